@@ -1,0 +1,181 @@
+"""aggregate(): what m clients sent -> one aggregate, and an account of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from holdfast import columns, rules
+from holdfast.admission import Admission, admit
+from holdfast.aggregation import Aggregation, Client, Clients, Proof
+from holdfast.arrays import Vector
+from holdfast.columns import Columnwise
+from holdfast.geometry import Geometry, Matrix, Weights
+from holdfast.solver import Solved
+from holdfast.spec import Stage, parse
+
+__all__ = ["aggregate"]
+
+
+def aggregate(
+    updates: Any,
+    rule: str | Callable[..., Any] = "huber",
+    *,
+    samples: ArrayLike | None = None,
+    rng: np.random.Generator | int | None = None,
+    start: Any = None,
+    sample_cap: float | None = 3.0,
+    like: Any = None,
+    **parameters: Any,
+) -> Aggregation:
+    """Aggregate what m clients sent, safely, and say what was done to each of them.
+
+    updates     an (m, d) array; a list of m arrays of one shape; a list of m lists or dicts of arrays (NumPy, torch, JAX)
+    rule        a name, a spec such as "nearest_neighbour_mixing(f=10) | trimmed_mean(f=10)", or a function
+                geometry -> weights; `holdfast.RULES` lists the names
+    samples     the n_i that clients claim; those beyond sample_cap times the median are capped (None trusts them)
+    rng         for rules that draw: a generator or a seed; without it they draw the same every time
+    start       where to begin, shaped as one update: the last aggregate, say; for the rules that begin somewhere
+    like        an update of the right structure, such as the model you sent; else the structure most clients share is right
+    parameters  of the rule: f=..., threshold=..., ...
+
+    A client whose update has another structure, another kind of dtype or any number that is not finite is rejected with a
+    reason; the rest go on. Nothing you pass is modified.
+
+    >>> import numpy as np
+    >>> updates = np.array([[1.0, 2.0], [1.1, 2.1], [0.9, 1.9], [1.0, 2.1], [1e9, -1e9]])
+    >>> result = aggregate(updates)
+    >>> result.value.round(1)
+    array([1., 2.])
+    >>> result.clients[4].status
+    'clipped'
+    """
+    *mixings, final = parse(rule, parameters)
+    admission = admit(updates, samples, sample_cap, like)
+    call: dict[str, Any] = {
+        "rng": _generator(rng),
+        "start": None if start is None else admission.vector(start, "start"),
+    }
+    if start is not None and not final.takes("start"):
+        raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
+
+    geometry = Geometry(admission.updates, admission.samples)
+    points, mixture = geometry, None
+    for stage in mixings:
+        matrix = _run(stage, points, call)
+        mixture = matrix if mixture is None else matrix @ mixture
+        points = geometry.mixed(mixture, _mixed_samples(mixture, admission.samples))
+    outcome = _run(final, points, call)
+    if isinstance(outcome, Columnwise):
+        account = _of_columns(outcome, points, geometry, mixture)
+    else:
+        solved = outcome if isinstance(outcome, Solved) else Solved(_checked(outcome, points.m, final.name))
+        account = _of_weights(
+            solved, points, geometry, mixture, call["start"] if final.name == "centered_clipping" else None
+        )
+    return Aggregation(
+        value=admission.shaped(account.value),
+        weights=None if account.weights is None else _spread(account.weights, admission),
+        clients=_clients(account, admission),
+        converged=account.solved.converged,
+        iterations=account.solved.iterations,
+        rule=" | ".join(map(str, [*mixings, final])),
+        proof=Proof(geometry, account.value, account.distances, account.solved)
+        if final.function is rules.huber and mixture is None
+        else None,
+    )
+
+
+def _run(stage: Stage, geometry: Geometry, call: dict[str, Any]) -> Any:
+    return stage.function(geometry, **stage.parameters, **{name: call[name] for name in call if stage.takes(name)})
+
+
+def _generator(rng: np.random.Generator | int | None) -> np.random.Generator:
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if rng is not None and (isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0):
+        raise TypeError(f"rng must be a numpy.random.Generator, a seed of at least 0, or None, got {rng!r}.")
+    return np.random.default_rng(0 if rng is None else rng)
+
+
+def _mixed_samples(mixture: Matrix, samples: Weights) -> Weights:
+    """A mixed row stands for the samples of those in it, shared among the rows each of them is in."""
+    shares = (mixture > 0) / np.maximum((mixture > 0).sum(axis=0), 1)
+    total: Weights = shares @ samples
+    return total
+
+
+@dataclass(frozen=True)
+class _Account:
+    """What came out, for the admitted clients: the value, their part in it, and how far they are from it."""
+
+    value: Vector
+    distances: Vector
+    takes_part: NDArray[np.bool_]
+    weights: Weights | None
+    thresholds: Vector | None
+    solved: Solved
+
+
+def _of_columns(rule: Columnwise, points: Geometry, geometry: Geometry, mixture: Matrix | None) -> _Account:
+    value = columns.apply(points.updates, rule)
+    part = np.ones(points.m, dtype=bool) if rule.clients is None else np.isin(np.arange(points.m), rule.clients)
+    takes_part = part if mixture is None else (mixture[part] != 0).any(axis=0)
+    return _Account(value, geometry.distances_to(value), takes_part, None, None, Solved(np.empty(0)))
+
+
+def _of_weights(
+    solved: Solved, points: Geometry, geometry: Geometry, mixture: Matrix | None, origin: Vector | None
+) -> _Account:
+    measured = points.measure(solved.weights, origin)
+    if mixture is None:
+        weights = None if origin is not None else solved.weights
+        return _Account(measured.centre, measured.distances, solved.weights > 0, weights, solved.thresholds, solved)
+    weights = solved.weights @ mixture
+    thresholds = None
+    if solved.thresholds is not None and (mixture.max(axis=1) == 1).all():  # clients were chosen, not mixed
+        thresholds = solved.thresholds @ mixture
+    return _Account(measured.centre, geometry.distances_to(measured.centre), weights > 0, weights, thresholds, solved)
+
+
+def _checked(weights: Any, m: int, rule: str) -> Weights:
+    """Weights that a user's own rule gave."""
+    checked = np.asarray(weights, dtype=np.float64)
+    if checked.shape != (m,) or not (checked >= 0).all() or not np.isclose(checked.sum(), 1, atol=1e-6):
+        raise ValueError(
+            f"{rule} must return {m} weights of at least 0 that sum to 1, one per admitted client, got {weights!r}."
+        )
+    return checked
+
+
+def _spread(weights: Weights, admission: Admission) -> Weights:
+    """One weight per client of the input: 0 for the rejected."""
+    everyone = np.zeros(len(admission.reasons))
+    everyone[admission.admitted] = weights
+    return everyone
+
+
+def _clients(account: _Account, admission: Admission) -> Clients:
+    places = {int(client): place for place, client in enumerate(admission.admitted)}
+    rows = []
+    for client, reason in enumerate(admission.reasons):
+        place = places.get(client)
+        if place is None:
+            rows.append(Client(client, "rejected", reason, None, None, 0.0, float(admission.claimed[client])))
+            continue
+        distance, weight, threshold = (
+            None if part is None else float(part[place])
+            for part in (account.distances, account.weights, account.thresholds)
+        )
+        assert distance is not None
+        status = "kept"
+        if not account.takes_part[place]:
+            status, threshold = "dropped", None
+        elif threshold is not None and distance > threshold * (1 + 1e-9):
+            status = "clipped"
+        rows.append(Client(client, status, reason, distance, threshold, weight, float(admission.samples[place])))
+    return Clients(tuple(rows))

@@ -1,0 +1,157 @@
+"""What aggregate() returns: the value, and an account of every client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+
+from holdfast.arrays import Vector
+from holdfast.certificate import Certificate, top_eigenvalue
+from holdfast.geometry import Geometry, Weights
+from holdfast.solver import Solved
+
+__all__ = ["Aggregation", "Client", "Clients", "Proof"]
+
+COLUMNS = ("client", "status", "weight", "distance", "threshold", "samples", "reason")
+SHOWN = 40  # rows of a printed table, half from each end
+
+
+@dataclass(frozen=True)
+class Client:
+    """What was done with one client.
+
+    status     kept (as it is), clipped (beyond its threshold), dropped (the rule gave it no weight), rejected (not admitted)
+    reason     why it was rejected, or how its samples were capped
+    distance   to the aggregate; None for a rejected client
+    threshold  T_i of huber, the radius of centered_clipping; None elsewhere
+    weight     its share of the aggregate; None for column rules
+    samples    the n_i used
+    """
+
+    client: int
+    status: str
+    reason: str
+    distance: float | None
+    threshold: float | None
+    weight: float | None
+    samples: float
+
+
+@dataclass(frozen=True)
+class Clients(Sequence[Client]):
+    """One row per client, in input order."""
+
+    rows: tuple[Client, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> Client: ...
+    @overload
+    def __getitem__(self, index: slice) -> Clients: ...
+    def __getitem__(self, index: int | slice) -> Client | Clients:
+        return Clients(self.rows[index]) if isinstance(index, slice) else self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self.rows)
+
+    def with_status(self, status: str) -> list[int]:
+        """The indices of the clients with this status."""
+        return [row.client for row in self.rows if row.status == status]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One plain dict per client, as for a data frame or JSON."""
+        return [asdict(row) for row in self.rows]
+
+    def __str__(self) -> str:
+        half = SHOWN // 2
+        shown = self.rows if len(self.rows) <= SHOWN else self.rows[:half] + self.rows[-half:]
+        cells = [COLUMNS, *(tuple(_cell(getattr(row, name)) for name in COLUMNS) for row in shown)]
+        widths = [max(len(line[k]) for line in cells) for k in range(len(COLUMNS))]
+        lines = [
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells
+        ]
+        if len(self.rows) > SHOWN:
+            lines.insert(half + 1, f"... {len(self.rows) - SHOWN} more ...")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a certificate needs, kept until it is asked for: the m x m matrix can cost more than the aggregate itself."""
+
+    geometry: Geometry
+    value: Vector
+    distances: Vector
+    solved: Solved
+
+    def certificate(self) -> Certificate:
+        geometry, distances = self.geometry, self.distances
+        gram = geometry.gram_around(self.value)
+        norms = np.sqrt(gram.diagonal())
+        exponents = geometry.updates.exponents
+        found = norms if exponents is None else np.ldexp(norms, -exponents)
+        rounding = geometry.resolution * float(np.linalg.norm(self.value))
+        if not np.allclose(found, distances, rtol=1e-3, atol=32 * rounding):
+            raise RuntimeError(
+                "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
+                "result.certificate before you change them, or aggregate a copy."
+            )
+        inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=distances > 0)
+        cosines = gram * inverse[:, None] * inverse
+        assert self.solved.thresholds is not None
+        pulls = geometry.samples * np.minimum(distances, self.solved.thresholds)
+        return Certificate(
+            samples=geometry.samples,
+            distances=distances,
+            thresholds=self.solved.thresholds,
+            eigenvalue=top_eigenvalue(cosines, pulls, error=4 * geometry.resolution),
+            slack=self.solved.stationarity + rounding * float(geometry.samples.sum()),
+        )
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """One aggregate that liars could not capture, and what was done to get it.
+
+    value    structure, array library, dtype and device of one update
+    weights  m numbers >= 0 that sum to 1 (to less after `clipping`), so that value = weights @ updates; None for column
+             rules, and where a `start` has a share in the value
+    clients  one row per client
+    """
+
+    value: Any
+    weights: Weights | None
+    clients: Clients
+    converged: bool
+    iterations: int
+    rule: str
+    proof: Proof | None = field(repr=False, compare=False)
+
+    @cached_property
+    def certificate(self) -> Certificate | None:
+        """.radius(f): how far any f liars can have moved the value, proven, or inf; None for rules without a proof.
+
+        Computed when first asked for, from the updates themselves: a RuntimeError says so if they have changed since.
+        """
+        return None if self.proof is None else self.proof.certificate()
+
+    def __repr__(self) -> str:
+        counts = {
+            status: len(self.clients.with_status(status)) for status in ("kept", "clipped", "dropped", "rejected")
+        }
+        told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+        return f"Aggregation({self.rule!r}: {told}; converged={self.converged}, iterations={self.iterations})"

@@ -1,0 +1,79 @@
+"""Array libraries: one view of NumPy, torch and JAX arrays, and the way back.
+
+Arrays that live in host memory are read as NumPy views without a copy. Arrays on another device stay there and are read
+block by block through the array API.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat as api
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["Vector", "compute_dtype", "dtype_name", "from_host", "host", "is_array", "kind", "to_host"]
+
+Vector = NDArray[np.float64]
+
+
+def is_array(thing: object) -> bool:
+    """Whether `thing` is an array of a library we know (a NumPy scalar is not)."""
+    return isinstance(thing, np.ndarray) or (not isinstance(thing, np.generic) and bool(api.is_array_api_obj(thing)))
+
+
+def dtype_name(array: Any) -> str:
+    """'float32', 'bfloat16', 'int64', ... in every library."""
+    return str(array.dtype).rpartition(".")[2]
+
+
+def kind(array: Any) -> str:
+    """'float', 'integer', or the dtype's own name where we cannot aggregate it."""
+    name = dtype_name(array)
+    if name.startswith(("float", "bfloat")) or name == "longdouble":
+        return "float"
+    if name.startswith(("int", "uint")):
+        return "integer"
+    return name
+
+
+def compute_dtype(name: str) -> type[np.float32] | type[np.float64]:
+    """The dtype we reckon in: float32 where the data has no more, float64 for the rest and for integers."""
+    return np.float32 if name in ("float16", "float32", "bfloat16") else np.float64
+
+
+def host(array: Any) -> Any:
+    """A NumPy view of an array in host memory; arrays elsewhere, and dtypes NumPy lacks, come back as they are."""
+    if isinstance(array, np.ndarray):
+        return np.asarray(array)
+    if api.is_torch_array(array):
+        array = array.detach().resolve_conj().resolve_neg()
+        return array.numpy() if array.device.type == "cpu" and dtype_name(array) != "bfloat16" else array
+    if api.is_jax_array(array):
+        return np.asarray(array) if next(iter(array.devices())).platform == "cpu" else array
+    return array
+
+
+def to_host(block: Any, dtype: DTypeLike) -> NDArray[Any]:
+    """Any array as a NumPy array of `dtype`; free where it is one already."""
+    if api.is_torch_array(block):
+        block = block.float() if dtype_name(block) == "bfloat16" else block
+        block = block.cpu().numpy()
+    return np.asarray(block, dtype=dtype)
+
+
+def from_host(values: Vector, template: Any, dtype: Any) -> Any:
+    """`values` with the shape, library and device of `template` and the given dtype of that library.
+
+    Integers are rounded; whatever the dtype cannot hold is brought to its nearest finite number.
+    """
+    xp = api.array_namespace(template)
+    limits = xp.iinfo(dtype) if kind(template) == "integer" else xp.finfo(dtype)
+    flat = np.rint(values) if kind(template) == "integer" else values
+    low, high = float(limits.min), float(limits.max)
+    if kind(template) == "integer":  # float(2**63 - 1) is 2**63, which int64 does not hold
+        low, high = (float(np.nextafter(x, 0)) if abs(x) > 2**53 else x for x in (low, high))
+    shaped = np.clip(flat, low, high).reshape(template.shape)
+    if isinstance(template, np.ndarray):
+        return shaped.astype(dtype)
+    return xp.astype(xp.asarray(shaped, device=api.device(template)), dtype)

@@ -1,0 +1,50 @@
+"""Errors that say the bound, the values met and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+
+__all__ = ["integer", "listed", "positive", "require", "unknown"]
+
+
+def require(condition: bool, rule: str, *, needs: str, remedy: str, **met: object) -> None:
+    """Raise a ValueError that names the bound, the values and the remedy unless `condition` holds."""
+    if not condition:
+        values = ", ".join(f"{name} = {value}" for name, value in met.items())
+        raise ValueError(f"{rule} needs {needs}; met {values}. {remedy}")
+
+
+def integer(value: object, name: str, *, at_least: int = 0) -> int:
+    """`value` as an int; a float, a bool or a number below `at_least` is an error."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}. Pass a whole number such as {name}={at_least}.")
+    if value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {value}.")
+    return int(value)
+
+
+def positive(value: object, name: str, *, zero: bool = False, infinite: bool = False) -> float:
+    """`value` as a float above 0 (or 0 itself where `zero`; infinity where `infinite`)."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r}.")
+    number = float(value)
+    if math.isnan(number) or number < 0 or (number == 0 and not zero) or (math.isinf(number) and not infinite):
+        bound = "a number of at least 0" if zero else "a number above 0"
+        raise ValueError(f"{name} must be {bound}{'' if infinite else ' and finite'}, got {value!r}.")
+    return number
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The message for a word nobody knows: the nearest one, and the whole list."""
+    words = sorted(known)
+    near = difflib.get_close_matches(name, words, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"unknown {what} {name!r}.{hint} Known: {listed(words)}."
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words joined by commas, or 'none'."""
+    return ", ".join(words) or "none"

@@ -1,0 +1,73 @@
+"""Column rules: one block of columns in, one row out. Each column is sorted once, in cache, transposed and by SIMD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.arrays import Vector
+from holdfast.updates import Block, Updates
+
+__all__ = ["ColumnKernel", "Columnwise", "apply", "mean_around_median", "median", "trimmed_mean"]
+
+ColumnKernel = Callable[[Block], Vector]
+"""(sorted columns, one per row) -> one number per column."""
+
+
+@dataclass(frozen=True)
+class Columnwise:
+    """What a column rule asks for: this kernel, over these clients (None: all of them)."""
+
+    kernel: ColumnKernel
+    clients: NDArray[np.intp] | None = None
+
+
+def apply(updates: Updates, rule: Columnwise) -> Vector:
+    """The row that the rule makes of the updates."""
+    plain = replace(updates, wide=False, base=0, exponents=None)
+    chosen = plain if rule.clients is None else plain.take(rule.clients)
+    row = np.empty(chosen.d)
+
+    def kernel(block: Block, columns: slice, scratch: Block) -> None:
+        ordered = scratch.reshape(block.shape[::-1])
+        np.copyto(ordered, block.T)
+        ordered.sort(axis=1)
+        row[columns] = rule.kernel(ordered)
+
+    for _ in chosen.map(kernel):
+        pass
+    return row
+
+
+def median(ordered: Block) -> Vector:
+    """The middle value, or the mean of the two middle ones."""
+    m = ordered.shape[1]
+    low, high = ordered[:, (m - 1) // 2].astype(np.float64), ordered[:, m // 2].astype(np.float64)
+    return low / 2 + high / 2  # halves first: two numbers near the largest float have no sum
+
+
+def trimmed_mean(ordered: Block, *, f: int) -> Vector:
+    """The mean of what is left without the f smallest and the f largest values."""
+    kept = ordered[:, f : ordered.shape[1] - f]
+    row: Vector = kept.mean(axis=1, dtype=np.float64)
+    return row
+
+
+def mean_around_median(ordered: Block, *, keep: int) -> Vector:
+    """The mean of the `keep` values nearest to the median; of two as near, the lower."""
+    rows, m = ordered.shape
+    middle = median(ordered)
+    # The nearest values are neighbours in order: find where their window starts by bisection, all columns at once.
+    low, high, line = np.zeros(rows, np.intp), np.full(rows, m - keep), np.arange(rows)
+    while (low < high).any():
+        probe = (low + high) // 2
+        after = np.minimum(probe + keep, m - 1)
+        right = (middle - ordered[line, probe] > ordered[line, after] - middle) & (low < high)
+        low, high = np.where(right, probe + 1, low), np.where(right, high, np.minimum(probe, high))
+    places = np.arange(m)
+    inside = (places >= low[:, None]) & (places < low[:, None] + keep)
+    row: Vector = ordered.sum(axis=1, where=inside, dtype=np.float64) / keep
+    return row

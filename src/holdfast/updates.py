@@ -1,0 +1,190 @@
+"""Updates: what m clients sent, read as column blocks; the only place, with `columns`, that touches d-sized data.
+
+Nothing is concatenated: a block is a view where the clients came as one array, and a few megabytes gathered from the
+clients' own arrays where they came as a list. Blocks are read by a few threads and their results come back in order, so
+the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.arrays import compute_dtype, dtype_name, to_host
+
+__all__ = ["Block", "Kernel", "Source", "Updates"]
+
+Block = NDArray[Any]
+Result = TypeVar("Result")
+Kernel = Callable[[Block, slice, Block], Result]
+"""(block of m rows, its columns in the whole, scratch of the block's size as a flat array) -> anything."""
+
+TILE = 2**18  # numbers handed to a kernel: they stay in a core's cache, and BLAS keeps to the calling thread
+SLAB = 2**21  # numbers gathered at once where clients came as a list: fewer, longer copies
+SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
+DOUBLE_ROOM = 400  # and float64 numbers within 2**+-400
+SAMPLE_RUN = 64  # columns per run of a sample: whole cache lines
+
+
+@dataclass(frozen=True)
+class Source:
+    """One array of the model for all clients: an (m, size) array, or m arrays of that size."""
+
+    rows: Any
+    size: int
+    dtype: type[np.float32] | type[np.float64]
+
+    @staticmethod
+    def of(rows: Any, size: int) -> Source:
+        names = {dtype_name(rows)} if hasattr(rows, "dtype") else {dtype_name(row) for row in rows}
+        wide = any(compute_dtype(name) is np.float64 for name in names)
+        return Source(rows, size, np.float64 if wide else np.float32)
+
+    def read(self, start: int, stop: int, clients: NDArray[np.intp] | None) -> Block:
+        if hasattr(self.rows, "dtype"):
+            view = self.rows[:, start:stop]
+            return to_host(view if clients is None else view[clients], self.dtype)
+        chosen: Sequence[Any] = self.rows if clients is None else [self.rows[i] for i in clients]
+        block = np.empty((len(chosen), stop - start), self.dtype)
+        for row, array in zip(block, chosen, strict=True):
+            row[:] = to_host(
+                array.reshape(-1)[start:stop], array.dtype if isinstance(array, np.ndarray) else self.dtype
+            )
+        return block
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The admitted clients' updates as an m x d matrix that is never built.
+
+    clients    which rows of the sources are admitted (None: all of them)
+    wide       float32 data is read as float64
+    exponents  row i is read times 2**exponents[i] (None: all zero); 2**base for ordinary rows
+    mixture    rows are read as mixture @ rows: buckets, neighbourhoods, batches (None: the clients themselves)
+    """
+
+    sources: tuple[Source, ...]
+    m: int
+    clients: NDArray[np.intp] | None = None
+    wide: bool = False
+    base: int = 0
+    exponents: NDArray[np.int32] | None = None
+    mixture: NDArray[np.float64] | None = None
+
+    @property
+    def d(self) -> int:
+        return sum(source.size for source in self.sources)
+
+    def take(self, clients: NDArray[np.intp]) -> Updates:
+        """Only the given rows."""
+        exponents = None if self.exponents is None else self.exponents[clients]
+        if self.mixture is not None:
+            return replace(self, m=len(clients), exponents=exponents, mixture=self.mixture[clients])
+        kept = clients if self.clients is None else self.clients[clients]
+        return replace(self, m=len(clients), clients=kept, exponents=exponents)
+
+    def read(self, start: int, stop: int) -> Block:
+        """Columns start to stop of every row, in the dtype we reckon in. May be a view: never write to it."""
+        parts, offset = [], 0
+        for source in self.sources:
+            low, high = max(start - offset, 0), min(stop - offset, source.size)
+            if low < high:
+                parts.append(source.read(low, high, self.clients))
+            offset += source.size
+        block: Block = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        if self.mixture is not None:
+            # float64: the offset all clients share would drown their differences in a float32 sum
+            block = (self.mixture @ block.astype(np.float64)).astype(block.dtype, copy=False)
+        if self.wide:
+            block = block.astype(np.float64, copy=False)
+        return block if self.exponents is None else np.ldexp(block, self.exponents[:, None])
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Column ranges to read at once: small arrays of one dtype together, large ones in parts."""
+        width = max(SLAB // max(self.m, 1), 16)
+        cuts, offset, previous = [0], 0, None
+        for source in self.sources:
+            if previous is not None and source.dtype is not previous:
+                cuts.append(offset)
+            offset, previous = offset + source.size, source.dtype
+        cuts.append(offset)
+        return [(a, min(a + width, hi)) for lo, hi in pairwise(cuts) for a in range(lo, hi, width)]
+
+    def map(self, kernel: Kernel[Result], *, tile: int = TILE, threads: bool = True) -> Iterator[Result]:
+        """The kernel's results over all blocks, in the order of the columns, one at a time."""
+        width = max(tile // self.m, 16)
+
+        def run(span: tuple[int, int]) -> list[Result]:
+            slab = self.read(*span)
+            scratch = np.empty(self.m * min(width, slab.shape[1]), slab.dtype)
+            out = []
+            for a in range(0, slab.shape[1], width):
+                part = slab[:, a : a + width]
+                out.append(kernel(part, slice(span[0] + a, span[0] + a + part.shape[1]), scratch[: part.size]))
+            return out
+
+        spans = self.spans()
+        workers = min(os.cpu_count() or 1, len(spans)) if threads else 1
+        if workers == 1:
+            for span in spans:
+                yield from run(span)
+        else:
+            with ThreadPoolExecutor(workers, thread_name_prefix="holdfast") as pool:
+                for results in pool.map(run, spans):
+                    yield from results
+
+    def sum(self, kernel: Kernel[Block], *, tile: int = TILE, threads: bool = True) -> NDArray[np.float64]:
+        """The kernel's results added up in float64, in the order of the columns."""
+        total: NDArray[np.float64] | None = None
+        for part in self.map(kernel, tile=tile, threads=threads):
+            total = part.astype(np.float64) if total is None else np.add(total, part, out=total)
+        assert total is not None
+        return total
+
+    def sample(self, columns: int) -> Block:
+        """About `columns` columns, in short runs spread evenly over all of them, in float64."""
+        if self.d <= columns:
+            return self.read(0, self.d).astype(np.float64)
+        starts = np.linspace(0, self.d - SAMPLE_RUN, columns // SAMPLE_RUN).astype(int)
+        return np.concatenate([self.read(a, a + SAMPLE_RUN) for a in starts], axis=1).astype(np.float64)
+
+    def gather(self, columns: NDArray[np.intp]) -> Block:
+        """The given columns (in rising order), in float64, without powers of two."""
+        plain = replace(self, wide=True, base=0, exponents=None)
+        parts = []
+        for start, stop in plain.spans():
+            inside = columns[(columns >= start) & (columns < stop)]
+            if len(inside):
+                parts.append(plain.read(start, stop)[:, inside - start])
+        return np.concatenate(parts, axis=1)
+
+    def magnitudes(self) -> NDArray[np.float64]:
+        """max_j |x_ij| of every row; not finite exactly where some number of the row is not."""
+
+        def kernel(block: Block, _: slice, __: Block) -> Block:
+            return np.maximum(block.max(axis=1), -block.min(axis=1))
+
+        # maximum propagates NaN, so one bad number anywhere shows in its row
+        return np.maximum.reduce(list(self.map(kernel)), axis=0).astype(np.float64)
+
+    def scaled(self, magnitudes: NDArray[np.float64]) -> Updates:
+        """The same updates, read so that sums of squares neither overflow nor vanish.
+
+        Numbers that float32 cannot square are read as float64. Numbers that float64 cannot square are read times powers
+        of two: ordinary clients share one, chosen by the median magnitude, which no minority can move; a client far
+        above them gets its own.
+        """
+        exponent = np.where(magnitudes > 0, np.frexp(magnitudes)[1], 0).astype(np.int32)
+        typical = int(np.median(exponent[magnitudes > 0])) if (magnitudes > 0).any() else 0
+        if abs(typical) <= SINGLE_ROOM and exponent.max() <= SINGLE_ROOM:
+            return self
+        base = 0 if abs(typical) <= DOUBLE_ROOM else -typical
+        exponents = np.where(exponent + base > DOUBLE_ROOM, -exponent, base).astype(np.int32)
+        return replace(self, wide=True, base=base, exponents=exponents if exponents.any() else None)

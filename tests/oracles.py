@@ -1,0 +1,172 @@
+"""The formulas, literally: slow, float64, one loop per sum sign. The fast code must agree with these."""
+
+
+import numpy as np
+
+
+def mean(X, n=None):
+    n = np.ones(len(X)) if n is None else np.asarray(n, float)
+    return sum(n_i * x for n_i, x in zip(n, X, strict=True)) / n.sum()
+
+
+def phi(u, T):
+    """Paper, eq. (6)."""
+    return u**2 / 2 if u <= T else T * u - T**2 / 2
+
+
+def huber_objective(s, X, T, n):
+    """Paper, eq. (5)."""
+    return sum(n_i * phi(np.linalg.norm(s - x), T_i) for x, T_i, n_i in zip(X, T, n, strict=True))
+
+
+def huber_gradient(s, X, T, n):
+    """Paper, eq. (phigrad), summed with the n_i."""
+    total = np.zeros_like(s, dtype=float)
+    for x, T_i, n_i in zip(X, T, n, strict=True):
+        u = np.linalg.norm(s - x)
+        total += n_i * (s - x) * (1.0 if u <= T_i else T_i / u)
+    return total
+
+
+def huber(X, T, n=None, steps=20_000, tol=1e-13):
+    """Paper, eq. (implement) with the forgotten n_i: c <- sum n_i min(1, T_i/|c - X_i|) X_i / sum of the same."""
+    X = np.asarray(X, float)
+    n = np.ones(len(X)) if n is None else np.asarray(n, float)
+    T = np.broadcast_to(np.asarray(T, float), (len(X),))
+    c = np.median(X, axis=0)
+    for _ in range(steps):
+        d = np.linalg.norm(X - c, axis=1)
+        w = n * np.where(d <= T, 1.0, T / np.where(d == 0, 1.0, d))
+        step = w @ X / w.sum() - c
+        c = c + step
+        if np.linalg.norm(step) <= tol * np.median(d):
+            break
+    return c
+
+
+def geometric_median(X, n=None, steps=50_000, tol=1e-13):
+    """argmin_s sum n_i |s - X_i| by Weiszfeld, after asking each client's own place whether it is the answer."""
+    X = np.asarray(X, float)
+    n = np.ones(len(X)) if n is None else np.asarray(n, float)
+    for k in range(len(X)):
+        d = np.linalg.norm(X - X[k], axis=1)
+        here = d == 0
+        pull = sum((n_i * (x - X[k]) / d_i for n_i, x, d_i in zip(n, X, d, strict=True) if d_i > 0), np.zeros(X.shape[1]))
+        if np.linalg.norm(pull) <= n[here].sum():
+            return X[k].copy()
+    c = np.median(X, axis=0)
+    for _ in range(steps):
+        d = np.maximum(np.linalg.norm(X - c, axis=1), 1e-300)
+        w = n / d
+        step = w @ X / w.sum() - c
+        c = c + step
+        if np.linalg.norm(step) <= tol * np.median(d):
+            break
+    return c
+
+
+def squared_distances(X):
+    X = np.asarray(X, float)
+    return np.array([[np.sum((x - y) ** 2) for y in X] for x in X])
+
+
+def krum_scores(X, f):
+    """Blanchard et al. 2017: the sum of the m - f - 2 smallest squared distances to others."""
+    D = squared_distances(X)
+    m = len(X)
+    return np.array([sum(sorted(D[i, j] for j in range(m) if j != i)[: m - f - 2]) for i in range(m)])
+
+
+def krum(X, f):
+    return np.asarray(X, float)[np.argmin(krum_scores(X, f))]
+
+
+def multi_krum(X, f, keep):
+    return np.asarray(X, float)[np.argsort(krum_scores(X, f), kind="stable")[:keep]].mean(axis=0)
+
+
+def bulyan(X, f):
+    """El Mhamdi et al. 2018: Krum m - 2f times, each time without the winners; then the mean around the median."""
+    X = np.asarray(X, float)
+    rest = list(range(len(X)))
+    chosen = []
+    for _ in range(len(X) - 2 * f):
+        neighbours = max(len(rest) - f - 2, 1)
+        D = squared_distances(X[rest])
+        scores = [sum(sorted(D[i, j] for j in range(len(rest)) if j != i)[:neighbours]) for i in range(len(rest))]
+        chosen.append(rest.pop(int(np.argmin(scores))))
+    return mean_around_median(X[chosen], len(chosen) - 2 * f)
+
+
+def mean_around_median(X, keep):
+    X = np.asarray(X, float)
+    out = []
+    for column in X.T:
+        middle = np.median(column)
+        nearest = sorted(column, key=lambda value: (abs(value - middle), value))[:keep]
+        out.append(np.mean(nearest))
+    return np.array(out)
+
+
+def median(X):
+    out = []
+    for column in np.asarray(X, float).T:
+        s = sorted(column)
+        k = len(s)
+        out.append(s[k // 2] if k % 2 else (s[k // 2 - 1] + s[k // 2]) / 2)
+    return np.array(out)
+
+
+def trimmed_mean(X, f):
+    return np.array([np.mean(sorted(column)[f : len(column) - f]) for column in np.asarray(X, float).T])
+
+
+def centered_clipping(X, start, radius, iterations):
+    """Karimireddy et al. 2021: v <- v + mean_i (X_i - v) min(1, radius/|X_i - v|)."""
+    X = np.asarray(X, float)
+    v = np.asarray(start, float)
+    for _ in range(iterations):
+        v = v + sum((x - v) * min(1.0, radius / max(np.linalg.norm(x - v), 1e-300)) for x in X) / len(X)
+    return v
+
+
+def median_of_means(X, batches):
+    """Chen et al. 2017: the geometric median of the batch means."""
+    X = np.asarray(X, float)
+    return geometric_median(np.array([X[list(batch)].mean(axis=0) for batch in batches]))
+
+
+def spectral_filter(X, f):
+    """Diakonikolas et al. 2017: while less than f clients' weight is gone, scale every weight down by its squared
+    deviation along the top eigenvector of the weighted covariance, relative to the largest one still present."""
+    X = np.asarray(X, float)
+    m = len(X)
+    w = np.ones(m)
+    while w.sum() > m - f + 1e-9:
+        mu = w @ X / w.sum()
+        values, vectors = np.linalg.eigh((X - mu).T @ (w[:, None] * (X - mu)))
+        scores = ((X - mu) @ vectors[:, -1]) ** 2
+        top = scores[w > 0].max()
+        if values[-1] <= 0 or top == 0:
+            break
+        w = w * (1 - np.minimum(scores / top, 1.0))
+    return w @ X / w.sum()
+
+
+def divide_and_conquer(X, f, columns, c=1.0):
+    """Shejwalkar & Houmansadr 2021, Algorithm 2, given the columns drawn in each iteration."""
+    X = np.asarray(X, float)
+    good = set(range(len(X)))
+    for chosen in columns:
+        sub = X[:, chosen] - X[:, chosen].mean(axis=0)
+        v = np.linalg.svd(sub, full_matrices=False)[2][0]
+        scores = (sub @ v) ** 2
+        good &= set(np.argsort(scores, kind="stable")[: len(X) - int(c * f)].tolist())
+    return X[sorted(good)].mean(axis=0)
+
+
+def nearest_neighbour_mixing(X, f):
+    """Allouah et al. 2023: each vector becomes the mean of its m - f nearest, itself among them."""
+    X = np.asarray(X, float)
+    D = squared_distances(X)
+    return np.array([X[np.argsort(row, kind="stable")[: len(X) - f]].mean(axis=0) for row in D])
