@@ -103,10 +103,9 @@ def _generator(rng: np.random.Generator | int | None) -> np.random.Generator:
 
 
 def _mixed_samples(mixture: Matrix, samples: Weights) -> Weights:
-    """A mixed row stands for the samples of those in it, shared among the rows each of them is in."""
-    shares = (mixture > 0) / np.maximum((mixture > 0).sum(axis=0), 1)
-    total: Weights = shares @ samples
-    return total
+    """A mixed row counts as the mean of the clients in it."""
+    members = mixture != 0
+    return members @ samples / members.sum(axis=1)
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ def _of_weights(
     weights = solved.weights @ mixture
     thresholds = None
     if solved.thresholds is not None and (mixture.max(axis=1) == 1).all():  # clients were chosen, not mixed
-        thresholds = solved.thresholds @ mixture
+        thresholds = np.where(mixture.any(axis=0), solved.thresholds @ mixture, np.nan)
     return _Account(measured.centre, geometry.distances_to(measured.centre), weights > 0, weights, thresholds, solved)
 
 
@@ -172,10 +171,9 @@ def _clients(account: _Account, admission: Admission) -> Clients:
             for part in (account.distances, account.weights, account.thresholds)
         )
         assert distance is not None
-        status = "kept"
-        if not account.takes_part[place]:
-            status, threshold = "dropped", None
-        elif threshold is not None and distance > threshold * (1 + 1e-9):
+        threshold = None if threshold is None or np.isnan(threshold) else threshold
+        status = "kept" if account.takes_part[place] else "dropped"
+        if threshold is not None and distance > threshold * (1 + 1e-9):
             status = "clipped"
         rows.append(Client(client, status, reason, distance, threshold, weight, float(admission.samples[place])))
     return Clients(tuple(rows))

@@ -12,7 +12,7 @@ import array_api_compat as api
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Vector", "compute_dtype", "dtype_name", "from_host", "host", "is_array", "kind", "to_host"]
+__all__ = ["Vector", "compute_dtype", "dtype_name", "from_host", "host", "is_array", "kind", "length", "lengths", "to_host"]
 
 Vector = NDArray[np.float64]
 
@@ -77,3 +77,16 @@ def from_host(values: Vector, template: Any, dtype: Any) -> Any:
     if isinstance(template, np.ndarray):
         return shaped.astype(dtype)
     return xp.astype(xp.asarray(shaped, device=api.device(template)), dtype)
+
+
+def lengths(rows: NDArray[np.float64]) -> Vector:
+    """The Euclidean norm of every row, where squares would overflow or vanish too."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    scale = np.where(largest > 0, largest, 1.0)
+    result: Vector = scale * np.linalg.norm(rows / scale[:, None], axis=1)
+    return result
+
+
+def length(vector: Vector) -> float:
+    """The Euclidean norm of one vector, likewise."""
+    return float(lengths(vector[None])[0])

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import Vector
+from holdfast.arrays import Vector, length, lengths
 from holdfast.updates import SLAB, Block, Updates
 
 __all__ = ["Geometry", "Matrix", "Measurement", "Rays", "Weights", "normalised"]
@@ -24,6 +24,7 @@ GRAM_CLIENTS = 32  # up to here the Gram matrix costs no more than the passes of
 START_COLUMNS = 512  # distances over so many columns are right to a few percent: enough to start from
 START_STEPS = 8
 LARGEST = np.finfo(np.float64).max / 4
+SQUARABLE = 1e140  # a hundred million of these can be squared and added up
 TINY = np.finfo(np.float64).tiny
 
 
@@ -81,11 +82,14 @@ class Geometry:
 
     def separation(self, first: Weights, second: Weights) -> float:
         """The distance between the centres of two sets of weights, from the centres themselves."""
-        return float(np.linalg.norm(self.measure(second).centre - self.measure(first).centre))
+        return length(self.measure(second).centre - self.measure(first).centre)
 
     @cached_property
     def squared_distances(self) -> Matrix:
-        """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal; inf where float64 has no number for it."""
+        """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal; inf where float64 has no number for it.
+
+        In units of 4**-base, the same for all pairs, where all updates are too large or too small to be squared.
+        """
         norms = self._gram.diagonal()
         with np.errstate(invalid="ignore", over="ignore"):
             squares = norms[:, None] + norms - 2 * self._gram
@@ -96,7 +100,7 @@ class Geometry:
     @property
     def by_gram(self) -> bool:
         """Whether the m x m matrix is there already, or cheaper than passes."""
-        return "_gram" in self.__dict__ or (self.m <= GRAM_CLIENTS and self.updates.exponents is None)
+        return self.updates.exponents is None and ("_gram" in self.__dict__ or self.m <= GRAM_CLIENTS)
 
     @property
     def resolution(self) -> float:
@@ -111,7 +115,8 @@ class Geometry:
         if self.updates.exponents is None:
             return gram
         with np.errstate(over="ignore"):
-            return np.ldexp(gram, -self.updates.exponents[:, None] - self.updates.exponents)
+            shifts = self.updates.base - self.updates.exponents
+            return np.ldexp(gram, shifts[:, None] + shifts)
 
     def gram_around(self, place: Vector) -> Matrix:
         """<X_i - place, X_j - place>, rows times their powers of two where they have some."""
@@ -148,13 +153,15 @@ class Geometry:
             if origin is not None:
                 away = np.ldexp(origin[columns], updates.base) * (1.0 - weights.sum())
                 middle += away.astype(block.dtype)
-            middle = middle if scales is None else np.clip(np.nan_to_num(middle), -LARGEST, LARGEST)
-            residual = self._residual(block, middle, scratch)
+            if scales is not None:
+                middle = np.clip(np.nan_to_num(middle), -LARGEST, LARGEST)
+            near = middle if scales is None else np.clip(middle, -SQUARABLE, SQUARABLE)
+            residual = self._residual(block, near, scratch)
             # `middle` is rounded as the block is; the mean of the residuals, which are small, mends that.
             mend = share @ residual
             if origin is not None:
                 mend = mend + away - (1.0 - weights.sum()) * middle
-            centre[columns] = middle + mend / total
+            centre[columns] = middle + np.where(near == middle, mend, 0.0) / total
             return np.vecdot(residual, residual)
 
         squares = updates.sum(kernel)
@@ -187,8 +194,7 @@ class Geometry:
         if self.updates.exponents is not None:
             with np.errstate(over="ignore"):
                 distances = np.minimum(np.ldexp(distances, -self.updates.exponents), LARGEST)
-        largest = np.abs(centre).max()
-        floor = 8 * self.resolution * largest * np.linalg.norm(centre / largest) if largest > 0 else 0.0
+        floor = 8 * self.resolution * length(centre)
         distances[distances <= floor] = 0.0
         return distances
 
@@ -200,12 +206,11 @@ class Geometry:
         sample = self.updates.sample(START_COLUMNS)
         if self.updates.exponents is not None:
             sample = np.ldexp(sample, self.updates.base - self.updates.exponents[:, None])
-        bound = np.sqrt(LARGEST / sample.shape[1]) / 4  # beyond this squares overflow; such a client is far either way
-        sample = np.clip(sample - np.median(sample, axis=0), -bound, bound)
+        sample = sample - np.median(sample, axis=0)
         centre = np.zeros(sample.shape[1])
         weights = normalised(self.samples)
         for _ in range(START_STEPS):
-            distances = np.linalg.norm(sample - centre, axis=1)
+            distances = lengths(sample - centre)
             typical = np.median(distances)
             far = distances > typical
             weights = normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))

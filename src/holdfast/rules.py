@@ -122,7 +122,8 @@ def krum_scores(squared_distances: Matrix, f: int) -> Vector:
     """The sum of the m - f - 2 smallest squared distances to others, for every client."""
     others = np.sort(squared_distances, axis=1)[:, 1:]  # a client's distance 0 to itself sorts first
     neighbours = max(len(squared_distances) - f - 2, 1)
-    scores: Vector = others[:, :neighbours].sum(axis=1)
+    with np.errstate(over="ignore"):  # a client as far as that scores inf, and loses
+        scores: Vector = others[:, :neighbours].sum(axis=1)
     return scores
 
 

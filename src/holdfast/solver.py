@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.arrays import Vector
+from holdfast.arrays import Vector, length
 from holdfast.geometry import Geometry, Rays, Weights, normalised
 
 __all__ = ["Solved", "solve"]
@@ -49,7 +49,7 @@ def solve(
         gap = target - weights
         # Residuals of different clients are nearly orthogonal in many dimensions, so this is close to S |c' - c|; where
         # they are not, `caution` learns by how much it is short.
-        estimate = float(pulls.sum() * np.linalg.norm(gap * distances))
+        estimate = float(pulls.sum() * length(gap * distances))
         # Thresholds of 0, most clients on the centre: mixing with steps that were elsewhere would leave it again.
         past = [*past[-MEMORY:], (target, gap)] if bound > 0 else [(target, gap)]
         last = iteration == max_iterations
@@ -78,7 +78,8 @@ def anderson(past: list[tuple[Weights, Weights]], distances: Vector) -> Weights:
     targets, gaps = (np.array(part) for part in zip(*past, strict=True))
     if len(past) == 1:
         return np.asarray(targets[0])
-    scale = np.minimum(distances, 1e3 * np.median(distances))  # a client at 1e30 must not be all that the fit sees
+    typical = np.median(distances) or 1.0
+    scale = np.minimum(distances / typical, 1e3)  # a client at 1e30 must not be all that the fit sees
     fit = np.linalg.lstsq((np.diff(gaps, axis=0) * scale).T, gaps[-1] * scale, rcond=1e-10)[0]
     mixture = np.maximum(targets[-1] - fit @ np.diff(targets, axis=0), 0)
     return normalised(mixture) if mixture.any() else np.asarray(targets[-1])

@@ -1,0 +1,100 @@
+"""What the tests of every rule share: the parameters a rule needs, its smallest m, honest clients, and how far off is far."""
+
+import inspect
+
+import numpy as np
+
+from holdfast import RULES, Aggregation
+
+ROBUST = [rule for rule in RULES if rule != "mean"]
+
+# 17 % liars. Bulyan, the most demanding rule, needs m >= 4f + 3 = 19, and has that still when F of the M are rejected.
+M, F = 23, 4
+
+# Honest updates are about one spread from their mean and Krum returns one of them, so less than 1 is not to be had; a rule
+# that clips lets each liar pull like one honest client, which for a sixth of the clients is well below a spread. What has
+# been captured is off by many powers of ten.
+SMALL = 3.0
+
+BOUNDS = {
+    "krum": (2, 3),
+    "multi_krum": (2, 3),
+    "bulyan": (4, 3),
+    "median_of_means": (2, 1),
+    "trimmed_mean": (2, 1),
+    "mean_around_median": (2, 1),
+    "spectral_filter": (2, 1),
+    "divide_and_conquer": (2, 1),
+}
+"""rule -> (a, b): it needs m >= a f + b. Rules that are not here need one client."""
+
+
+def parameters(rule: str, f: int) -> dict[str, int]:
+    """What `rule` must be told to withstand f liars."""
+    return {"f": f} if takes(rule, "f") else {}
+
+
+def takes(rule: str, name: str) -> bool:
+    """Whether `rule` has this parameter."""
+    return name in inspect.signature(RULES[rule]).parameters
+
+
+def smallest(rule: str, f: int) -> int:
+    """The fewest clients with which `rule` withstands f liars."""
+    a, b = BOUNDS.get(rule, (0, 1))
+    return a * f + b
+
+
+def honest_updates(m: int = M - F, d: int = 40, *, seed: int = 0, dtype: type = np.float64) -> np.ndarray:
+    """m x d: a direction the clients agree on, and noise."""
+    rng = np.random.default_rng(seed)
+    return (rng.normal(1.0, 0.3, d) + 0.5 * rng.normal(size=(m, d))).astype(dtype)
+
+
+def with_liars(lies: np.ndarray, honest: np.ndarray) -> np.ndarray:
+    """The lies in front of the honest updates: where a rule breaks ties to the lower index, it meets a liar there."""
+    return np.concatenate([np.asarray(lies, dtype=honest.dtype), honest])
+
+
+def error(value: np.ndarray, honest: np.ndarray) -> float:
+    """How far `value` is from the honest mean, in honest spreads: the median distance of the honest to their mean.
+
+    In extended precision, whose exponents reach far beyond float64: the squares of 1e300 and 1e-310 are numbers there.
+    """
+    wide = np.asarray(honest, dtype=np.longdouble)
+    centre = wide.mean(axis=0)
+    spread = np.median(np.sqrt(((wide - centre) ** 2).sum(axis=1)))
+    return float(np.sqrt(((np.asarray(value, dtype=np.longdouble) - centre) ** 2).sum()) / spread)
+
+
+def assert_accounted(result: Aggregation) -> None:
+    """Whatever came in: the solve has ended, the rows and weights are numbers, and a rejection has its reason."""
+    assert result.converged
+    for row in result.clients:
+        if row.status == "rejected":
+            assert row.reason
+            assert row.distance is None
+            assert row.weight == 0
+        else:
+            assert row.distance is not None
+            assert np.isfinite(row.distance)
+            assert row.samples > 0
+    if result.weights is not None:
+        assert (result.weights >= 0).all()
+        assert np.isclose(result.weights.sum(), 1)
+        assert [row.weight for row in result.clients] == result.weights.tolist()
+    assert str(result.clients)
+    assert repr(result)
+
+
+def assert_held(result: Aggregation, honest: np.ndarray) -> None:
+    """The aggregate of clients of whom all but the last len(honest) lied is a sound one, and near the honest mean."""
+    assert_accounted(result)
+    value = np.asarray(result.value)
+    assert value.dtype == honest.dtype
+    assert value.shape == honest.shape[1:]
+    assert np.isfinite(value).all()
+    liars = len(result.clients) - len(honest)
+    assert "rejected" not in [row.status for row in result.clients[liars:]]
+    if result.rule != "mean" or len(result.clients.with_status("rejected")) == liars:
+        assert error(value, honest) <= SMALL
