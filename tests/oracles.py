@@ -137,12 +137,12 @@ def median_of_means(X, batches):
 
 
 def spectral_filter(X, f):
-    """Diakonikolas et al. 2017: while less than f clients' weight is gone, scale every weight down by its squared
+    """Diakonikolas et al. 2017: while less than 2f clients' weight is gone, scale every weight down by its squared
     deviation along the top eigenvector of the weighted covariance, relative to the largest one still present."""
     X = np.asarray(X, float)
     m = len(X)
     w = np.ones(m)
-    while w.sum() > m - f + 1e-9:
+    while w.sum() > m - 2 * f + 1e-9:
         mu = w @ X / w.sum()
         values, vectors = np.linalg.eigh((X - mu).T @ (w[:, None] * (X - mu)))
         scores = ((X - mu) @ vectors[:, -1]) ** 2

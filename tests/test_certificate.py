@@ -43,7 +43,7 @@ def certify(X, T, n=None, g=None):
     return g, Certificate(n, d, T, top_eigenvalue(u @ u.T, n * np.minimum(d, T), error=1e-14), slack)
 
 
-def minimisers(X, T, n, keep, start, steps=600):
+def minimisers(X, T, n, keep, start, steps=300):
     """oracles.huber for many subsets at once: keep is (subsets, m) of 0 and 1. Stopping early stays nearer to g."""
     centre = np.repeat(start[None], len(keep), axis=0)
     for _ in range(steps):
@@ -105,17 +105,21 @@ def test_the_fast_solver_of_these_tests_agrees_with_the_oracle():
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(st.tuples(st.floats(-5, 5), st.floats(0.1, 3), st.floats(0.05, 8)), min_size=3, max_size=15),
+    st.lists(
+        st.tuples(st.floats(-5, 5), st.floats(-2, 2), st.floats(0.1, 3), st.floats(0.05, 8)), min_size=3, max_size=15
+    ),
     st.floats(0.05, 0.6),
+    st.booleans(),
 )
-def test_on_the_line_every_minimiser_of_every_subset_is_inside(rows, share):
-    X, n, T = (np.array(column) for column in zip(*rows, strict=True))
-    X, f = X[:, None], max(1, int(share * len(n)))
-    g, proof = certify(X, T, n, oracles.huber(X, T, n, steps=100))  # the slack covers what is left
+def test_in_the_plane_every_minimiser_of_every_subset_is_inside(rows, share, on_a_line):
+    x, y, n, T = (np.array(column) for column in zip(*rows, strict=True))
+    X, f = np.stack([x, 0 * y if on_a_line else y], axis=1), max(1, int(share * len(n)))
+    g, proof = certify(X, T, n, oracles.huber(X, T, n, steps=50))  # the slack covers what is left
     radius = proof.radius(f)
     if math.isfinite(radius):
-        ends = np.array([[1.0], [-1.0]])
-        assert all(least_slope(X, T, n, g + max(radius, 1e-9) * v, v, f) > 0 for v in ends)
+        for angle in np.linspace(0, 2 * np.pi, 73):
+            v = np.array([math.cos(angle), math.sin(angle)])
+            assert least_slope(X, T, n, g + max(radius, 1e-9) * v, v, f) > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -252,12 +256,12 @@ def ordinary(slack=0.0, **changes):
 
 
 def test_the_radius_grows_with_f_and_no_liars_leave_nothing():
-    radii = [ordinary().radius(f) for f in range(41)]
+    radii = [ordinary().radius(f) for f in (0, 1, 2, 3, 8, 9, 10, 11, 12, 16, 20, 25, 39, 40)]
     assert radii[0] == 0.0
-    assert radii[40] == math.inf
+    assert radii[-1] == math.inf
     assert ordinary().radius(1000) == math.inf
     assert all(a <= b * (1 + 1e-5) for a, b in pairwise(radii))
-    assert math.isfinite(radii[12])
+    assert math.isfinite(radii[8])
 
 
 @pytest.mark.parametrize("scale", [1e-100, 3.7e-5, 7.0, 1.3e90])

@@ -16,7 +16,7 @@ from holdfast import MIXING, RULES, __version__
 from holdfast.checks import unknown
 from holdfast.spec import FROM_CALL, THRESHOLDS
 
-__all__ = ["app", "main"]
+__all__ = ["app", "demo", "list_", "main"]
 
 LOW = 0.5  # a client that pulls less than half as much as the typical one is shown as held down
 SHOWN = 40  # rows of them

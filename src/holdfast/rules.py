@@ -217,16 +217,17 @@ def centered_clipping(
 
 
 def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
-    """Take weight from the clients that stretch the covariance, until f clients' worth of it is gone.
+    """Take weight from the clients that stretch the covariance, until 2f clients' worth of it is gone.
 
     w_i <- w_i (1 - s_i / max_j s_j), s_i = <v, X_i - mu_w>^2, v the top eigenvector of the covariance under w: found from
-    the m x m Gram matrix. Needs m >= 2f + 1.  Diakonikolas et al. 2017, with f in the place of a known covariance bound.
+    the m x m Gram matrix. While liars stretch it, they lose more weight than the honest do, so all of theirs is gone by
+    then. Needs m >= 2f + 1.  Diakonikolas et al. 2017, who stop at a known bound on the covariance instead.
     """
     f, m = integer(f, "f"), geometry.m
     require(m >= 2 * f + 1, "spectral_filter", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
     squares = geometry.squared_distances
     weights = np.ones(m)
-    while weights.sum() > m - f + 1e-9:
+    while weights.sum() > m - 2 * f + 1e-9:
         alive = weights > 0
         scores = _top_scores(squares[np.ix_(alive, alive)], normalised(weights[alive]))
         top = scores.max()

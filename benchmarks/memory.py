@@ -1,0 +1,49 @@
+"""Peak memory beside the input, as a share of the input, for each rule and form of input.
+
+    python benchmarks/memory.py [--m 50] [--d 1000000]
+
+Promised: under 25 % for huber, median, trimmed_mean and krum when m >= 50 and d >= 1,000,000.
+"""
+
+import argparse
+import tracemalloc
+
+import numpy as np
+
+from holdfast import aggregate
+
+RULES = ("mean", "huber", "geometric_median", "median", "trimmed_mean", "krum", "bulyan")
+ASKS_F = ("trimmed_mean", "krum", "bulyan")
+
+
+def peak(updates, rule, f):
+    tracemalloc.start()
+    aggregate(updates, rule, **({"f": f} if rule in ASKS_F else {}))
+    top = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return top
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--m", type=int, default=50)
+    parser.add_argument("--d", type=int, default=1_000_000)
+    options = parser.parse_args()
+    X = np.random.default_rng(0).standard_normal((options.m, options.d), dtype=np.float32)
+    X[: options.m // 5] += 0.5
+    forms = {
+        "matrix": X,
+        "list": list(X),
+        "dicts": [{"a": x[: options.d // 2], "b": x[options.d // 2 :]} for x in X],
+        "one rejected": np.concatenate([X[:-1], np.full((1, options.d), np.nan, np.float32)]),
+    }
+    print(f"m = {options.m}, d = {options.d:,}, float32: {X.nbytes / 1e6:,.0f} MB")
+    print("| rule |" + "".join(f" {form} |" for form in forms))
+    print("|---|" + "---|" * len(forms))
+    for rule in RULES:
+        shares = [peak(updates, rule, (options.m - 4) // 5) / X.nbytes for updates in forms.values()]
+        print(f"| {rule} |" + "".join(f" {share:.1%} |" for share in shares), flush=True)
+
+
+if __name__ == "__main__":
+    main()
