@@ -1,9 +1,14 @@
 """What the tests of every rule share: the parameters a rule needs, its smallest m, honest clients, and how far off is far."""
 
 import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pytest
 
+import holdfast
 from holdfast import RULES, Aggregation
 
 ROBUST = [rule for rule in RULES if rule != "mean"]
@@ -98,3 +103,18 @@ def assert_held(result: Aggregation, honest: np.ndarray) -> None:
     assert "rejected" not in [row.status for row in result.clients[liars:]]
     if result.rule != "mean" or len(result.clients.with_status("rejected")) == liars:
         assert error(value, honest) <= SMALL
+
+
+REMEDY = re.compile(r"\b(Pass|Lower|Keep|Leave|Write|Use|Known|Did you mean)\b")
+
+
+def assert_refused(kind: type[Exception], *words: str, call: Callable[[], object]) -> None:
+    """An error of ours: of this kind, raised by our code, with these words and a remedy in its message."""
+    with pytest.raises(kind) as problem:
+        call()
+    assert type(problem.value) is kind
+    assert Path(problem.traceback[-1].path).parent == Path(holdfast.__file__).parent
+    message = str(problem.value)
+    for word in words:
+        assert word in message
+    assert REMEDY.search(message), message

@@ -54,8 +54,8 @@ def host(array: Any) -> Any:
     return array
 
 
-def to_host(block: Any, dtype: DTypeLike) -> NDArray[Any]:
-    """Any array as a NumPy array of `dtype`; free where it is one already."""
+def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
+    """Any array as a NumPy array of `dtype` (None: of its own); free where it is one already."""
     if api.is_torch_array(block):
         block = block.float() if dtype_name(block) == "bfloat16" else block
         block = block.cpu().numpy()
@@ -69,11 +69,14 @@ def from_host(values: Vector, template: Any, dtype: Any) -> Any:
     """
     xp = api.array_namespace(template)
     limits = xp.iinfo(dtype) if kind(template) == "integer" else xp.finfo(dtype)
-    flat = np.rint(values) if kind(template) == "integer" else values
     low, high = float(limits.min), float(limits.max)
-    if kind(template) == "integer":  # float(2**63 - 1) is 2**63, which int64 does not hold
+    if kind(template) == "integer":
+        values = np.rint(values)
+        # float(2**63 - 1) is 2**63, which int64 does not hold
         low, high = (float(np.nextafter(x, 0)) if abs(x) > 2**53 else x for x in (low, high))
-    shaped = np.clip(flat, low, high).reshape(template.shape)
+    if values.min() < low or values.max() > high:
+        values = np.clip(values, low, high)
+    shaped = values.reshape(template.shape)
     if isinstance(template, np.ndarray):
         return shaped.astype(dtype)
     return xp.astype(xp.asarray(shaped, device=api.device(template)), dtype)
@@ -88,5 +91,7 @@ def lengths(rows: NDArray[np.float64]) -> Vector:
 
 
 def length(vector: Vector) -> float:
-    """The Euclidean norm of one vector, likewise."""
-    return float(lengths(vector[None])[0])
+    """The Euclidean norm of one vector, likewise; without a copy where the plain sum of squares will do."""
+    with np.errstate(over="ignore", under="ignore"):
+        square = float(vector @ vector)
+    return float(np.sqrt(square)) if 1e-280 < square < np.inf else float(lengths(vector[None])[0])

@@ -27,7 +27,7 @@ Kernel = Callable[[Block, slice, Block], Result]
 """(block of m rows, its columns in the whole, scratch of the block's size as a flat array) -> anything."""
 
 TILE = 2**18  # numbers handed to a kernel: they stay in a core's cache, and BLAS keeps to the calling thread
-SLAB = 2**21  # numbers gathered at once where clients came as a list: fewer, longer copies
+SLAB = 2**20  # numbers gathered at once where clients came as a list: fewer, longer copies
 SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
 DOUBLE_ROOM = 400  # and float64 numbers within 2**+-400
 SAMPLE_RUN = 64  # columns per run of a sample: whole cache lines
@@ -47,17 +47,20 @@ class Source:
         wide = any(compute_dtype(name) is np.float64 for name in names)
         return Source(rows, size, np.float64 if wide else np.float32)
 
-    def read(self, start: int, stop: int, clients: NDArray[np.intp] | None) -> Block:
+    def read(self, start: int, stop: int, clients: NDArray[np.intp] | None, out: Block | None = None) -> Block:
+        """Columns start to stop of the given clients: into `out`, or as a view where that is possible."""
         if hasattr(self.rows, "dtype"):
             view = self.rows[:, start:stop]
-            return to_host(view if clients is None else view[clients], self.dtype)
+            block = to_host(view if clients is None else view[clients], self.dtype)
+            if out is None:
+                return block
+            out[:] = block
+            return out
         chosen: Sequence[Any] = self.rows if clients is None else [self.rows[i] for i in clients]
-        block = np.empty((len(chosen), stop - start), self.dtype)
-        for row, array in zip(block, chosen, strict=True):
-            row[:] = to_host(
-                array.reshape(-1)[start:stop], array.dtype if isinstance(array, np.ndarray) else self.dtype
-            )
-        return block
+        out = np.empty((len(chosen), stop - start), self.dtype) if out is None else out
+        for row, array in zip(out, chosen, strict=True):
+            row[:] = to_host(array.reshape(-1)[start:stop], None)
+        return out
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,11 @@ class Updates:
     def d(self) -> int:
         return sum(source.size for source in self.sources)
 
+    @property
+    def _rows(self) -> int:
+        """Rows that are read, before any mixture."""
+        return self.m if self.mixture is None else self.mixture.shape[1]
+
     def take(self, clients: NDArray[np.intp]) -> Updates:
         """Only the given rows."""
         exponents = None if self.exponents is None else self.exponents[clients]
@@ -96,9 +104,18 @@ class Updates:
         for source in self.sources:
             low, high = max(start - offset, 0), min(stop - offset, source.size)
             if low < high:
-                parts.append(source.read(low, high, self.clients))
+                parts.append((source, low, high))
             offset += source.size
-        block: Block = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        if len(parts) == 1:
+            source, low, high = parts[0]
+            block = source.read(low, high, self.clients)
+        else:
+            wide = any(source.dtype is np.float64 for source, *_ in parts)
+            block = np.empty((self._rows, stop - start), np.float64 if wide else np.float32)
+            place = 0
+            for source, low, high in parts:
+                source.read(low, high, self.clients, block[:, place : place + high - low])
+                place += high - low
         if self.mixture is not None:
             # float64: the offset all clients share would drown their differences in a float32 sum
             block = (self.mixture @ block.astype(np.float64)).astype(block.dtype, copy=False)
