@@ -130,7 +130,7 @@ def _of_columns(rule: Columnwise, points: Geometry, geometry: Geometry, mixture:
 def _of_weights(
     solved: Solved, points: Geometry, geometry: Geometry, mixture: Matrix | None, origin: Vector | None
 ) -> _Account:
-    measured = points.measure(solved.weights, origin)
+    measured = solved.measured or points.measure(solved.weights, origin=origin)
     if mixture is None:
         weights = None if origin is not None else solved.weights
         return _Account(measured.centre, measured.distances, solved.weights > 0, weights, solved.thresholds, solved)

@@ -1,8 +1,4 @@
-"""Geometry: distances between clients, and to any weighted centre; all that a geometry rule may see.
-
-Answers come from passes over the data (cheap for many clients) or from the m x m Gram matrix (cheap for few clients); the
-rules never learn which.
-"""
+"""Geometry: distances between clients, and to any weighted centre; all that a geometry rule may see."""
 
 from __future__ import annotations
 
@@ -15,43 +11,25 @@ from numpy.typing import NDArray
 from holdfast.arrays import Vector, length, lengths
 from holdfast.updates import SLAB, Block, Updates
 
-__all__ = ["Geometry", "Matrix", "Measurement", "Rays", "Weights", "normalised"]
+__all__ = ["Geometry", "Matrix", "Measurement", "Weights", "normalised"]
 
 Weights = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
-GRAM_CLIENTS = 32  # up to here the Gram matrix costs no more than the passes of one solve
-START_COLUMNS = 512  # distances over so many columns are right to a few percent: enough to start from
-START_STEPS = 8
+START_COLUMNS = 256  # distances over so many columns are right to some percent: enough to start from
+START_STEPS = 3
 LARGEST = np.finfo(np.float64).max / 4
 SQUARABLE = 1e140  # a hundred million of these can be squared and added up
-TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A weighted centre, and every client's distance to it."""
+    """A weighted centre, and every client's distance to it; the force of given pulls on it."""
 
     weights: Weights
     centre: Vector
     distances: Vector
-
-
-@dataclass(frozen=True)
-class Rays:
-    """Clients as scaled points around an origin: client i lies at points[i] / scales[i], however far that is."""
-
-    points: Matrix
-    scales: Vector
-
-    def towards(self, place: Vector) -> tuple[Matrix, Vector]:
-        """Unit vectors from the clients to `place` (0 where a client is there), and the distances."""
-        residuals = self.scales[:, None] * place - self.points
-        norms = np.linalg.norm(residuals, axis=1)
-        return residuals / np.maximum(norms, TINY)[:, None], norms / self.scales
-
-    def distances(self, place: Vector) -> Vector:
-        return self.towards(place)[1]
+    force: float | None = None
 
 
 def normalised(pulls: Weights) -> Weights:
@@ -68,21 +46,35 @@ class Geometry:
         self.updates = updates
         self.samples = samples
         self.m = updates.m
-        self._measured: list[Measurement] = []
+        self._anchor: Measurement | None = None
 
     def distances(self, weights: Weights) -> Vector:
-        """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1."""
-        if self.by_gram:
-            products = self._gram @ weights
-            sizes = self._gram.diagonal() + weights @ products
-            squares = sizes - 2 * products
-            if (squares > np.sqrt(self.resolution) * sizes).all():  # else too much has cancelled
-                return np.sqrt(squares)
-        return self.measure(weights).distances
+        """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1.
 
-    def separation(self, first: Weights, second: Weights) -> float:
-        """The distance between the centres of two sets of weights, from the centres themselves."""
-        return length(self.measure(second).centre - self.measure(first).centre)
+        Found from the last centre that was measured directly: with delta the way from there to here,
+        |X_i - c|^2 = |X_i - r|^2 - 2 <X_i - r, delta> + |delta|^2 costs two matrix-vector products on a block in cache, a
+        fraction of subtracting c from it. Where that would lose too many digits, c is measured directly.
+        """
+        anchor = self._anchor
+        if anchor is None or self.updates.exponents is not None:
+            return self.measure(weights).distances
+        if np.array_equal(weights, anchor.weights):
+            return anchor.distances
+
+        def kernel(block: Block, columns: slice, _: Block) -> Vector:
+            place = anchor.centre[columns]
+            delta = (weights.astype(block.dtype) @ block - place).astype(block.dtype)
+            wide = delta.astype(np.float64)
+            return np.append((block @ delta).astype(np.float64), (wide @ place, wide @ wide))
+
+        *products, offset, size = self.updates.sum(kernel)
+        near = np.square(anchor.distances)
+        squares = near - 2 * (np.array(products) - offset) + size
+        reach = length(anchor.centre) + anchor.distances
+        doubt = self.resolution * (near + size + reach * np.sqrt(size))
+        if (squares <= 1e5 * doubt).any():
+            return self.measure(weights).distances
+        return np.sqrt(squares)
 
     @cached_property
     def squared_distances(self) -> Matrix:
@@ -90,17 +82,93 @@ class Geometry:
 
         In units of 4**-base, the same for all pairs, where all updates are too large or too small to be squared.
         """
-        norms = self._gram.diagonal()
+        # A robust centre comes off first: without it, float32 would lose the differences in the offset all clients share.
+        gram = self.gram_around(self.measure(self.start()).centre)
+        exponents = self.updates.exponents
         with np.errstate(invalid="ignore", over="ignore"):
-            squares = norms[:, None] + norms - 2 * self._gram
+            if exponents is not None:
+                shifts = self.updates.base - exponents
+                gram = np.ldexp(gram, shifts[:, None] + shifts)
+            squares = gram.diagonal()[:, None] + gram.diagonal() - 2 * gram
         squares = np.where(np.isnan(squares), np.inf, np.maximum(squares, 0))
         np.fill_diagonal(squares, 0)
         return squares
 
-    @property
-    def by_gram(self) -> bool:
-        """Whether the m x m matrix is there already, or cheaper than passes."""
-        return self.updates.exponents is None and ("_gram" in self.__dict__ or self.m <= GRAM_CLIENTS)
+    def gram_around(self, place: Vector) -> Matrix:
+        """<X_i - place, X_j - place>, rows times their powers of two where they have some."""
+
+        def kernel(block: Block, columns: slice, scratch: Block) -> Block:
+            residual = self._residual(block, self._as_read(place[columns], block), scratch)
+            return residual @ residual.T
+
+        return self.updates.sum(kernel, tile=SLAB, threads=False)  # BLAS brings threads of its own to this product
+
+    def measure(self, weights: Weights, *, pulls: Weights | None = None, origin: Vector | None = None) -> Measurement:
+        """Centre, distances and |sum_i pulls_i (X_i - centre)|, directly, in one pass.
+
+        The centre is weights @ X; with an origin, what the weights lack of 1 lies there. Each block's centre is known
+        while the block is in cache; it is rounded as the block is, and the mean of the residuals, which are small, mends that.
+        """
+        known = self._anchor
+        if known is not None and origin is None and pulls is None and np.array_equal(known.weights, weights):
+            return known
+        updates, scales = self.updates, self._relative_scales
+        centre = np.empty(updates.d)
+        total, rest = (weights.sum(), 0.0) if origin is None else (1.0, 1.0 - weights.sum())
+        forces = np.stack([weights, np.zeros(self.m) if pulls is None else pulls])
+        forces = forces if scales is None else forces / scales
+
+        def kernel(block: Block, columns: slice, scratch: Block) -> Vector:
+            both = forces.astype(block.dtype)
+            middle = both[0] @ block
+            away = 0.0 if origin is None else rest * self._as_read(origin[columns], block)
+            middle = (middle + away).astype(block.dtype)
+            if scales is not None:
+                middle = np.clip(np.nan_to_num(middle), -LARGEST, LARGEST)
+            near = middle if scales is None else np.clip(middle, -SQUARABLE, SQUARABLE)
+            residual = self._residual(block, near, scratch)
+            means = both @ residual
+            mend = (means[0] + away - rest * middle) / total
+            centre[columns] = middle + np.where(near == middle, mend, 0.0)
+            force = means[1] - forces[1].sum() * mend
+            return np.append(np.vecdot(residual, residual).astype(np.float64), force @ force)
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            *squares, force = updates.sum(kernel)
+            centre = np.clip(np.ldexp(centre, -updates.base), -LARGEST, LARGEST) if updates.base else centre
+        force = None if pulls is None else float(np.ldexp(np.sqrt(force), -updates.base))
+        measured = Measurement(weights.copy(), centre, self._distances(np.array(squares), centre), force)
+        if origin is None:
+            self._anchor = measured
+        return measured
+
+    def distances_to(self, place: Vector) -> Vector:
+        """|X_i - place| of every client."""
+
+        def kernel(block: Block, columns: slice, scratch: Block) -> Block:
+            residual = self._residual(block, self._as_read(place[columns], block), scratch)
+            return np.vecdot(residual, residual)
+
+        return self._distances(self.updates.sum(kernel), place)
+
+    def start(self) -> Weights:
+        """Weights of a robust centre, cheaply: a few Huber steps from the coordinate median, over a sample of columns.
+
+        Only a place to start from: whoever hides outside the sample costs the solver steps, never the result.
+        """
+        sample = self.updates.sample(START_COLUMNS)
+        ordered = np.sort(np.ascontiguousarray(sample.T), axis=1)
+        middle = (ordered[:, (self.m - 1) // 2] / 2 + ordered[:, self.m // 2] / 2).astype(sample.dtype)
+        sample = sample - middle
+        weights = normalised(self.samples)
+        centre = np.zeros_like(middle)
+        for _ in range(START_STEPS):
+            distances = lengths(sample - centre)
+            typical = np.median(distances)
+            far = distances > typical
+            weights = normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
+            centre = (weights @ sample).astype(sample.dtype)
+        return weights
 
     @property
     def resolution(self) -> float:
@@ -108,25 +176,16 @@ class Geometry:
         single = not self.updates.wide and any(source.dtype is np.float32 for source in self.updates.sources)
         return float(np.finfo(np.float32 if single else np.float64).eps)
 
-    @cached_property
-    def _gram(self) -> Matrix:
-        """<X_i - r, X_j - r>, r a robust centre: without r, float32 would lose the differences in the offset they share."""
-        gram = self.gram_around(self.measure(self.start()).centre)
-        if self.updates.exponents is None:
-            return gram
-        with np.errstate(over="ignore"):
-            shifts = self.updates.base - self.updates.exponents
-            return np.ldexp(gram, shifts[:, None] + shifts)
+    def widened(self) -> Geometry:
+        """The same clients, read in float64."""
+        return Geometry(replace(self.updates, wide=True), self.samples)
 
-    def gram_around(self, place: Vector) -> Matrix:
-        """<X_i - place, X_j - place>, rows times their powers of two where they have some."""
-
-        def kernel(block: Block, columns: slice, scratch: Block) -> Block:
-            middle = np.ldexp(place[columns], self.updates.base).astype(block.dtype)
-            residual = self._residual(block, middle, scratch)
-            return residual @ residual.T
-
-        return self.updates.sum(kernel, tile=SLAB, threads=False)  # BLAS brings threads of its own to this product
+    def mixed(self, mixture: Matrix, samples: Weights) -> Geometry:
+        """The points mixture @ X."""
+        plain = self.updates.plain()
+        magnitudes = np.minimum(np.abs(mixture) @ np.minimum(plain.magnitudes(), LARGEST / self.m), LARGEST)
+        combined = mixture if self.updates.mixture is None else mixture @ self.updates.mixture
+        return Geometry(replace(plain, m=len(mixture), mixture=combined).scaled(magnitudes), samples)
 
     @cached_property
     def _relative_scales(self) -> Vector | None:
@@ -134,53 +193,9 @@ class Geometry:
         exponents = self.updates.exponents
         return None if exponents is None else np.ldexp(1.0, exponents - self.updates.base)
 
-    def measure(self, weights: Weights, origin: Vector | None = None) -> Measurement:
-        """Centre and distances in one pass: each block's centre is known while the block is in cache.
-
-        The centre is weights @ X; with an origin, what the weights lack of 1 lies there.
-        """
-        for known in self._measured:
-            if origin is None and np.array_equal(known.weights, weights):
-                return known
-        updates, scales = self.updates, self._relative_scales
-        centre = np.empty(updates.d)
-        coefficients = weights if scales is None else weights / scales
-        total = weights.sum() if origin is None else 1.0
-
-        def kernel(block: Block, columns: slice, scratch: Block) -> Block:
-            share = coefficients.astype(block.dtype)
-            middle = share @ block
-            if origin is not None:
-                away = np.ldexp(origin[columns], updates.base) * (1.0 - weights.sum())
-                middle += away.astype(block.dtype)
-            if scales is not None:
-                middle = np.clip(np.nan_to_num(middle), -LARGEST, LARGEST)
-            near = middle if scales is None else np.clip(middle, -SQUARABLE, SQUARABLE)
-            residual = self._residual(block, near, scratch)
-            # `middle` is rounded as the block is; the mean of the residuals, which are small, mends that.
-            mend = share @ residual
-            if origin is not None:
-                mend = mend + away - (1.0 - weights.sum()) * middle
-            centre[columns] = middle + np.where(near == middle, mend, 0.0) / total
-            return np.vecdot(residual, residual)
-
-        squares = updates.sum(kernel)
-        with np.errstate(over="ignore"):
-            centre = np.clip(np.ldexp(centre, -updates.base), -LARGEST, LARGEST) if updates.base else centre
-        measured = Measurement(weights.copy(), centre, self._distances(squares, centre))
-        if origin is None:
-            self._measured = [*self._measured[-1:], measured]
-        return measured
-
-    def distances_to(self, place: Vector) -> Vector:
-        """|X_i - place| of every client."""
-
-        def kernel(block: Block, columns: slice, scratch: Block) -> Block:
-            middle = np.ldexp(place[columns], self.updates.base).astype(block.dtype)
-            residual = self._residual(block, middle, scratch)
-            return np.vecdot(residual, residual)
-
-        return self._distances(self.updates.sum(kernel), place)
+    def _as_read(self, place: Vector, block: Block) -> Block:
+        """A part of a place, scaled and rounded as ordinary rows are."""
+        return np.ldexp(place, self.updates.base).astype(block.dtype)
 
     def _residual(self, block: Block, middle: Block, scratch: Block) -> Block:
         """block - middle, into scratch; where rows have powers of two of their own, so does their middle."""
@@ -197,52 +212,3 @@ class Geometry:
         floor = 8 * self.resolution * length(centre)
         distances[distances <= floor] = 0.0
         return distances
-
-    def start(self) -> Weights:
-        """Weights of a robust centre, cheaply: a few Huber steps from the coordinate median, over a sample of columns.
-
-        Only a place to start from: whoever hides outside the sample costs the solver steps, never the result.
-        """
-        sample = self.updates.sample(START_COLUMNS)
-        if self.updates.exponents is not None:
-            sample = np.ldexp(sample, self.updates.base - self.updates.exponents[:, None])
-        sample = sample - np.median(sample, axis=0)
-        centre = np.zeros(sample.shape[1])
-        weights = normalised(self.samples)
-        for _ in range(START_STEPS):
-            distances = lengths(sample - centre)
-            typical = np.median(distances)
-            far = distances > typical
-            weights = normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
-            centre = weights @ sample
-        return weights
-
-    def rays(self, weights: Weights) -> Rays:
-        """The clients around the centre of `weights`, in a space of at most m dimensions, in float64."""
-        wide = self.widened()
-        measured, exponents = wide.measure(weights), wide.updates.exponents
-        far = measured.distances / max(float(np.median(measured.distances)), TINY)
-        scales = 1 / np.maximum(far, 1.0)
-        shrink = scales if exponents is None else np.ldexp(scales, -exponents)
-        if self.updates.d <= self.m:
-            return Rays(
-                wide.updates.read(0, self.updates.d) * shrink[:, None] - scales[:, None] * measured.centre, scales
-            )
-        values, vectors = np.linalg.eigh(wide.gram_around(measured.centre) * shrink[:, None] * shrink)
-        return Rays(vectors * np.sqrt(np.maximum(values, 0)), scales)
-
-    def widened(self) -> Geometry:
-        """The same clients, read in float64."""
-        return Geometry(replace(self.updates, wide=True), self.samples)
-
-    def take(self, clients: NDArray[np.intp]) -> Geometry:
-        """Only these clients."""
-        return Geometry(self.updates.take(clients), self.samples[clients])
-
-    def mixed(self, mixture: Matrix, samples: Weights | None = None) -> Geometry:
-        """The points mixture @ X, with equal samples unless given. Rows of the mixture sum to 1."""
-        plain = replace(self.updates, wide=False, base=0, exponents=None)
-        magnitudes = np.minimum(np.abs(mixture) @ np.minimum(plain.magnitudes(), LARGEST), LARGEST)
-        combined = mixture if self.updates.mixture is None else mixture @ self.updates.mixture
-        points = replace(plain, m=len(mixture), mixture=combined).scaled(magnitudes)
-        return Geometry(points, np.ones(len(mixture)) if samples is None else samples)

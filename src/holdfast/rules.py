@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,8 @@ from holdfast.arrays import Vector
 from holdfast.checks import integer, positive, require
 from holdfast.columns import Columnwise
 from holdfast.geometry import Geometry, Matrix, Weights, normalised
-from holdfast.solver import Solved, pulls_at, solve
+from holdfast.newton import pulls_at
+from holdfast.solver import Solved, solve
 from holdfast.thresholds import Threshold, threshold_function
 
 __all__ = [
@@ -75,8 +77,7 @@ def geometric_median(
     def nearly_zero(distances: Vector, samples: Weights) -> Vector:
         return np.full(len(samples), LIMIT * weighted_median(distances, samples))
 
-    solved = _huber(geometry, nearly_zero, tol, max_iterations, start)
-    return Solved(solved.weights, None, solved.converged, solved.iterations, solved.stationarity)
+    return replace(_huber(geometry, nearly_zero, tol, max_iterations, start), thresholds=None)
 
 
 def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations: int, start: Vector | None) -> Solved:
@@ -114,7 +115,7 @@ def median_of_means(
     mixture = np.zeros((count, geometry.m))
     for row, batch in zip(mixture, np.array_split(rng.permutation(geometry.m), count), strict=True):
         row[batch] = 1 / len(batch)
-    solved = geometric_median(geometry.mixed(mixture))
+    solved = geometric_median(geometry.mixed(mixture, np.ones(count)))
     return Solved(solved.weights @ mixture, None, solved.converged, solved.iterations, solved.stationarity)
 
 
@@ -209,7 +210,7 @@ def centered_clipping(
     reach = None if radius is None else positive(radius, "radius", infinite=True)
     weights = geometry.start() if start is None else np.zeros(m)
     for _ in range(steps):
-        distances = geometry.measure(weights, start).distances
+        distances = geometry.measure(weights, origin=start).distances
         reach = float(np.median(distances)) if reach is None else reach
         pulls = pulls_at(np.ones(m), np.full(m, reach), distances) / m
         weights = (1 - pulls.sum()) * weights + pulls

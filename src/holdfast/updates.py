@@ -30,7 +30,7 @@ TILE = 2**18  # numbers handed to a kernel: they stay in a core's cache, and BLA
 SLAB = 2**20  # numbers gathered at once where clients came as a list: fewer, longer copies
 SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
 DOUBLE_ROOM = 400  # and float64 numbers within 2**+-400
-SAMPLE_RUN = 64  # columns per run of a sample: whole cache lines
+SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,10 @@ class Updates:
     def _rows(self) -> int:
         """Rows that are read, before any mixture."""
         return self.m if self.mixture is None else self.mixture.shape[1]
+
+    def plain(self) -> Updates:
+        """The numbers as they are: no powers of two, no widening."""
+        return replace(self, wide=False, base=0, exponents=None)
 
     def take(self, clients: NDArray[np.intp]) -> Updates:
         """Only the given rows."""
@@ -166,15 +170,16 @@ class Updates:
         return total
 
     def sample(self, columns: int) -> Block:
-        """About `columns` columns, in short runs spread evenly over all of them, in float64."""
-        if self.d <= columns:
-            return self.read(0, self.d).astype(np.float64)
+        """About `columns` columns, in short runs spread evenly over all of them, without powers of two."""
+        plain = replace(self, base=0, exponents=None)
+        if self.d <= 2 * columns:
+            return plain.read(0, self.d)
         starts = np.linspace(0, self.d - SAMPLE_RUN, columns // SAMPLE_RUN).astype(int)
-        return np.concatenate([self.read(a, a + SAMPLE_RUN) for a in starts], axis=1).astype(np.float64)
+        return np.concatenate([plain.read(a, a + SAMPLE_RUN) for a in starts], axis=1)
 
     def gather(self, columns: NDArray[np.intp]) -> Block:
         """The given columns (in rising order), in float64, without powers of two."""
-        plain = replace(self, wide=True, base=0, exponents=None)
+        plain = replace(self.plain(), wide=True)
         parts = []
         for start, stop in plain.spans():
             inside = columns[(columns >= start) & (columns < stop)]
@@ -183,13 +188,22 @@ class Updates:
         return np.concatenate(parts, axis=1)
 
     def magnitudes(self) -> NDArray[np.float64]:
-        """max_j |x_ij| of every row; not finite exactly where some number of the row is not."""
+        """max_j |x_ij| of every row, or anything from there to |x_i| where all are ordinary; not finite exactly where some
+        number of the row is not.
+        """
 
-        def kernel(block: Block, _: slice, __: Block) -> Block:
+        def squares(block: Block, _: slice, __: Block) -> Block:
+            return np.vecdot(block, block)
+
+        def largest(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
 
-        # maximum propagates NaN, so one bad number anywhere shows in its row
-        return np.maximum.reduce(list(self.map(kernel)), axis=0).astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = np.sqrt(self.sum(squares))
+            if (norms < 2.0**SINGLE_ROOM).all() and np.median(norms) > 2.0 ** (-SINGLE_ROOM / 2):
+                return norms
+            # Something is odd: look at every number. maximum propagates NaN, so one bad number shows in its row.
+            return np.maximum.reduce(list(self.map(largest)), axis=0).astype(np.float64)
 
     def scaled(self, magnitudes: NDArray[np.float64]) -> Updates:
         """The same updates, read so that sums of squares neither overflow nor vanish.
