@@ -18,6 +18,7 @@ from holdfast.updates import Source, Updates
 __all__ = ["Admission", "admit"]
 
 AGGREGABLE = ("float", "integer")
+FARTHEST = 1e100  # a start beyond this could not be squared
 
 
 @dataclass(frozen=True)
@@ -43,26 +44,44 @@ class Admission:
         return rebuild(self.template, vector, self.dtypes)
 
     def vector(self, update: object, name: str) -> Vector:
-        """One update as a vector of d numbers; ValueError where it does not fit the clients' or is not finite."""
-        leaves, expected = flatten(update), signature(flatten(self.template))
+        """One update as a vector of d numbers; an error where it does not fit the clients' or is out of range."""
+        leaves, expected = _template(update, name), signature(flatten(self.template))
         shapes = [(path, shape) for path, shape, _ in signature(leaves)]
         if shapes != [(path, shape) for path, shape, _ in expected]:
             raise ValueError(f"{name} must be shaped as the updates: {describe(signature(leaves), expected)}.")
         flat = np.concatenate([to_host(host(leaf.array), np.float64).reshape(-1) for leaf in leaves])
-        if not np.isfinite(flat).all():
-            raise ValueError(f"{name} has numbers that are not finite. Pass the last sound model or aggregate.")
+        if not (np.abs(flat) <= FARTHEST).all():
+            raise ValueError(
+                f"{name} has numbers that are not finite, or beyond {FARTHEST:g}. Pass the last sound one."
+            )
         return flat
+
+
+def _template(update: object, name: str) -> list[Leaf]:
+    """The arrays of an update that the caller, not a client, gave."""
+    try:
+        leaves = flatten(update)
+    except TypeError as problem:
+        raise TypeError(f"{name} must be shaped as one update: {problem}. Pass arrays, as in the updates.") from None
+    for leaf in leaves:
+        if kind(leaf.array) not in AGGREGABLE:
+            raise TypeError(f"{name} must hold floats or integers, got dtype {kind(leaf.array)}.")
+    return leaves
 
 
 def admit(updates: object, samples: ArrayLike | None, sample_cap: float | None, like: object | None) -> Admission:
     """Check structure, dtypes, samples and finiteness of every client; reject alone those who fail."""
     clients = _clients(updates)
-    reasons = ["" for _ in clients]
-    leaves = _flattened(clients, reasons)
+    stacked = is_array(updates)
+    reasons = [""] * len(clients)
+    # The rows of one array are alike: one of them stands for all.
+    leaves: list[list[Leaf] | None] = [flatten(clients[0])] if stacked else _flattened(clients, reasons)
     expected = _expected(leaves, like)
-    for i, own in enumerate(leaves):
-        if own is not None and signature(own) != expected:
-            reasons[i] = describe(signature(own), expected)
+    signatures = [None if own is None else signature(own) for own in leaves]
+    for i in range(len(clients)):
+        own = signatures[0 if stacked else i]
+        if own is not None and own != expected:
+            reasons[i] = describe(own, expected)
     claimed = _claimed(samples, len(clients))
     for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
         reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
@@ -70,7 +89,6 @@ def admit(updates: object, samples: ArrayLike | None, sample_cap: float | None, 
     _someone(sound, reasons)
 
     sources = _sources(updates, leaves, sound)
-    stacked = is_array(updates)
     everyone = len(sound) == len(clients)
     matrix = Updates(sources, len(sound), clients=sound if stacked and not everyone else None)
     magnitudes = matrix.magnitudes()
@@ -84,7 +102,13 @@ def admit(updates: object, samples: ArrayLike | None, sample_cap: float | None, 
     used = _capped(claimed, admitted, sample_cap, reasons)
     template = like if like is not None else clients[admitted[0]]
     return Admission(
-        matrix.scaled(magnitudes[finite]), admitted, used, claimed, tuple(reasons), template, _dtypes(leaves, admitted)
+        matrix.scaled(magnitudes[finite]),
+        admitted,
+        used,
+        claimed,
+        tuple(reasons),
+        template,
+        _dtypes(leaves, [0] if stacked else admitted.tolist()),
     )
 
 
@@ -127,7 +151,7 @@ def _flattened(clients: Sequence[Any], reasons: list[str]) -> list[list[Leaf] | 
 def _expected(leaves: list[list[Leaf] | None], like: object | None) -> Signature:
     """The structure to ask of everyone: that of `like`, or the one most clients share."""
     if like is not None:
-        expected = signature(flatten(like))
+        expected = signature(_template(like, "like"))
     else:
         ranking = Counter(signature(own) for own in leaves if own is not None).most_common(2)
         if not ranking:
@@ -191,7 +215,7 @@ def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np
     )
 
 
-def _dtypes(leaves: list[list[Leaf] | None], admitted: NDArray[np.intp]) -> list[Any]:
+def _dtypes(leaves: list[list[Leaf] | None], admitted: list[int]) -> list[Any]:
     """For each array of the model the dtype that most admitted clients sent it in."""
     chosen = [own for i in admitted if (own := leaves[i]) is not None]
     out = []

@@ -63,7 +63,7 @@ def aggregate(
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
 
-    geometry = Geometry(admission.updates, admission.samples)
+    geometry = Geometry(admission.updates.reaching(call["start"]), admission.samples)
     points, mixture = geometry, None
     for stage in mixings:
         matrix = _run(stage, points, call)

@@ -1,15 +1,15 @@
 """How far f liars can have moved a Huber aggregate, proven from one round's distances and angles.
 
 g minimises sum_i n_i phi_i(|s - X_i|); a_B minimises the same sum, with the same thresholds, without a set B of at most
-f clients. `Certificate.radius(f)` is a rho with |g - a_B| < rho for every such B. The proof:
+f clients. `Certificate.radius(f)` is a rho with |g - a_B| <= rho for every such B. The proof:
 
-1. By convexity it is enough that, for every unit v, the sum without B rises along v at g + rho v. With u_i = (g - X_i)/d_i,
-   c_i = <v, u_i>, w_i = n_i min(d_i, T_i), D = sqrt(d^2 + 2 rho d c + rho^2) and the gradient r = sum_i w_i u_i at g,
-   |r| <= slack, its slope there is
+1. By convexity it is enough that, for every unit v, the sum without B rises along v at g + rho v. Its slope there is,
+   with u_i = (g - X_i)/d_i, c_i = <v, u_i>, w_i = n_i min(d_i, T_i) and at g the gradient r = sum_i w_i u_i,
 
        <r, v> + sum_{i not in B} n_i H_i(c_i) - sum_{i in B} w_i c_i
-       H(c) = min(1, T/D) (d c + rho) - min(d, T) c           what the slope of a convex function gains on the way, so >= 0
+       H(c) = min(1, T/D) (d c + rho) - min(d, T) c,    D = sqrt(d^2 + 2 rho d c + rho^2)
 
+   |r| <= slack. H >= 0, for it is what the slope of a convex function gains on the way from g to g + rho v.
 2. Whatever v is, |c_i| <= 1, sum_i w_i c_i = <r, v>, and sum_i w_i c_i^2 <= lambda, the top eigenvalue of
    sqrt(w_i w_j) <u_i, u_j>. So for any mu > 0 and nu in [0, 1] we may add nu (sum_i w_i c_i - <r, v>) = 0 and
    mu (sum_i w_i c_i^2 - lambda) <= 0, after which every client minimises over a c of its own:
@@ -17,12 +17,12 @@ f clients. `Certificate.radius(f)` is a rho with |g - a_B| < rho for every such 
        slope >= sum_{i not in B} kept_i + sum_{i in B} dropped_i - mu lambda - (1 - nu) slack
        kept_i = min_c n_i H_i(c) + w_i (mu c^2 + nu c),    dropped_i = min_c w_i (mu c^2 - (1 - nu) c)
 
-   and the worst B is the f largest kept_i - dropped_i. Cauchy-Schwarz on each sum is a special case; better, the pull of B
-   and the gain of the others share one lambda, and what pulls with B is known to be balanced by the others.
-3. `_chords` are 32 lines below H, one for each piece of [-1, 1]; a line plus w (mu c^2 + nu c) has its minimum in closed
-   form, so that kept_i is bounded, not sampled.
+   and the worst B is the f largest kept_i - dropped_i. Cauchy-Schwarz on each sum is a special case; better, the pull
+   of B and the gain of the others share one lambda, and what pulls with B is known to be balanced by the others.
+3. `_chords` are 32 lines below H/min(d, T), one for each piece of [-1, 1]. A line plus mu c^2 + nu c has its minimum in
+   closed form, so kept_i is bounded, not sampled.
 
-The bound rises with rho and is concave in mu: two searches find nearly the smallest rho, and any rho they find is proven.
+The bound rises with rho and is concave in mu: two searches find nearly the smallest rho, and what they find is proven.
 """
 
 import math
@@ -45,9 +45,9 @@ BALANCES = (0.0, 0.1, 0.2, 0.35, 0.6)  # nu: more of it pays as f/m grows; twent
 class Certificate:
     """How far f liars can have moved a Huber aggregate g.
 
-    samples n_i > 0; distances d_i = |g - X_i|; thresholds T_i in [0, inf]; eigenvalue, an upper bound on the top eigenvalue
-    of sqrt(w_i w_j) <u_i, u_j> with w_i = n_i min(d_i, T_i), as from `top_eigenvalue`; slack >= |sum_i w_i u_i|, which is
-    not 0 because a solve stops at a tolerance. Thresholds are taken as given: what liars do to an automatic one is extra.
+    Needs n_i > 0, d_i = |g - X_i|, T_i in [0, inf], at least the top eigenvalue of sqrt(w_i w_j) <u_i, u_j> with
+    w_i = n_i min(d_i, T_i) (see `top_eigenvalue`), and at least |sum_i w_i u_i|, not 0 as a solve stops at a tolerance.
+    Thresholds are taken as given: what liars do to an automatic one comes on top.
 
     >>> alike = np.ones(100)
     >>> [round(Certificate(alike, alike, alike, eigenvalue=2.0).radius(f), 3) for f in (5, 20, 40, 100)]
@@ -71,19 +71,19 @@ class Certificate:
                 raise ValueError(f"{name} must be >= 0, got {np.min(getattr(self, name))}; leave rejected clients out")
 
     def radius(self, f: int) -> float:
-        """A rho with |g - a_B| < rho for every set B of at most f clients; inf when none is proven.
+        """A rho with |g - a_B| <= rho for every set B of at most f clients; inf when none is proven.
 
-        The smallest rho for which some mu and nu prove the slope positive, to six digits and rounded up. f = 0 leaves the
-        slack alone: how far the solve stopped from the minimiser.
+        The smallest rho for which some mu and nu prove the slope positive, to six digits and rounded up. For f = 0 that
+        is what the slack allows: how far the solve may have stopped from the minimiser.
         """
         if isinstance(f, bool) or not isinstance(f, Integral):
             raise TypeError(f"f must be a whole number of clients, got {f!r}; pass an int, such as int(0.2 * m)")
         if f < 0:
             raise ValueError(f"f must be >= 0, got {f}; pass how many clients may lie")
-        if f >= len(self.samples):
-            return math.inf
         if f == 0 and self.slack == 0:
             return 0.0
+        if f >= len(self.samples):
+            return math.inf
         pulls = np.minimum(self.distances, self.thresholds)
         # The median, so that scaled inputs meet the same trial radii and an outlier does not set them.
         unit = float(np.median(pulls[pulls > 0])) if pulls.any() else 1.0
@@ -102,16 +102,12 @@ class Certificate:
     def _proves(self, rho: float, f: int) -> bool:
         """Whether some mu and nu make the bound on the slope positive."""
         with np.errstate(all="ignore"):  # overflow and 0/0 end in a NaN bound, and NaN proves nothing
-            scale = np.maximum(self.distances, rho)
-            d, t = (
-                self.distances / scale,
-                np.minimum(self.thresholds / scale, 2.0),
-            )  # D <= 2: a larger T changes nothing
-            steepness, intercept = _chords(d, t, rho / scale)
-            pulls, sizes = np.minimum(d, t), self.samples * scale
+            lines = _chords(self.distances, self.thresholds, rho)
+            pulls = self.samples * np.minimum(self.distances, self.thresholds)
+            still = self.samples * np.where(self.distances == 0, np.minimum(rho, self.thresholds), 0.0)  # H where w = 0
 
             def bound(nu: float, mu: float) -> tuple[float, float]:
-                value, derivative = _bound(steepness, intercept, pulls, sizes, nu, mu, f)
+                value, derivative = _bound(*lines, pulls, still, nu, mu, f)
                 cost = mu * self.eigenvalue + (1 - nu) * self.slack
                 return value - (1 + 1e-12) * cost, derivative - self.eigenvalue
 
@@ -121,12 +117,12 @@ class Certificate:
 def top_eigenvalue(cosines: NDArray[np.floating], pulls: Array, *, error: float = 0.0) -> float:
     """An upper bound on the top eigenvalue of M = sqrt(w_i w_j) <u_i, u_j>, for the pulls w_i = n_i min(d_i, T_i).
 
-    Needs |cosines_ij - <u_i, u_j>| <= error for all i, j: some 1e-7 when they were accumulated in float32. Rows of clients
-    at distance 0 may hold any finite number, for their w_i is 0.
+    Needs |cosines_ij - <u_i, u_j>| <= error for all i, j: some 1e-7 when they were accumulated in float32. The rows of
+    clients at distance 0 may hold any finite number, for their w_i is 0.
     """
-    # A wrong entry is off by at most error sqrt(w_i w_j), so M is off by at most error |sqrt(w) sqrt(w)'| = error sum(w) in
-    # spectral norm. The products round by 4 eps of an entry, which is the same with error = 4 eps; LAPACK's eigenvalues are
-    # those of a matrix within p(m) eps |M|, p(m) well below m, and |M| <= trace(M) = sum(w), itself a bound on lambda.
+    # Entries are off by at most error sqrt(w_i w_j), so M is off by at most error |sqrt(w) sqrt(w)'| = error sum(w) in
+    # spectral norm. The products round by 4 eps of an entry, the same with error = 4 eps; LAPACK's eigenvalues belong
+    # to a matrix within p(m) eps |M|, p(m) well below m, and |M| <= trace(M) = sum(w), itself a bound on lambda.
     total = float(pulls.sum()) * (1.0 + len(pulls) * EPS)
     if total == 0.0:
         return 0.0
@@ -135,15 +131,18 @@ def top_eigenvalue(cosines: NDArray[np.floating], pulls: Array, *, error: float 
     return min(top + error + (len(pulls) + 8) * EPS, 1.0) * total
 
 
-def _chords(d: Array, t: Array, rho: Array) -> tuple[Array, Array]:
-    """Lines below H between each two neighbouring ANGLES: slope, and value at c = 0. Lengths in units of max(d, rho).
+def _chords(distances: Array, thresholds: Array, radius: float) -> tuple[Array, Array]:
+    """Lines below H / min(d, T) between each two neighbouring ANGLES: slope, and value at c = 0.
 
-    With P = (d c + rho)/D, H = R - min(d, T) c, where R = min(d c + rho, T P) past the client (d c + rho >= 0) and max(...)
+    H = R - min(d, T) c. With P = (d c + rho)/D, R = min(d c + rho, T P) past the client (d c + rho >= 0) and max(...)
     before it. P'' has the sign of rho^2 - rho d c - 2 d^2, so P is concave for rho <= d, and otherwise convex up to
-    c0 = rho/d - 2d/rho and concave beyond. Chords are below a concave function, and a minimum of such is one; that leaves
-      - rho > d: the tangent of P at min(c0, 0) is below P where P is convex, so min(P, tangent) is concave;
-      - before the client, R turns upwards from d c + rho to T P where the path leaves the threshold: stay on d c + rho.
+    c0 = rho/d - 2d/rho and concave beyond. Chords are below a concave function, and a minimum of such is concave, but:
+      - rho > d: the tangent of P at min(c0, 0) is below P where P is convex, so take min(P, tangent), which is concave;
+      - before the client, R turns up from d c + rho to T P where the path leaves the threshold: stay on d c + rho.
     """
+    scale = np.maximum(distances, radius)  # the unit of length, so that nothing overflows
+    t = np.minimum(thresholds / scale, 2.0)  # D <= 2: a larger T changes nothing
+    d, rho = distances / scale, radius / scale
     # In terms of 1 + c neither D nor d c + rho cancels where the path meets the client (rho = d, c = -1).
     bend = np.where(rho > d, np.minimum((rho + 2 * d) * (rho - d) / (d * rho), 1.0), 1.0)
     reach = np.sqrt((d - rho) ** 2 + 2 * d * rho * bend)
@@ -152,30 +151,31 @@ def _chords(d: Array, t: Array, rho: Array) -> tuple[Array, Array]:
     past = rho - d + d * (1 + ANGLES)
     clipped = t * np.minimum(past / distance, tangent)
     slope = np.where(past >= 0, np.minimum(past, clipped), np.maximum(past, clipped))
-    # Rounding moves the place by a few eps of max(d, rho) = 1, the slope by min(1, T/D) times that, a chord's by 16 times that.
-    lost = np.minimum(d, t) * ANGLES + 256 * EPS * np.minimum(1.0, t / distance)
-    start = slope[:-1] - lost[:-1]
-    end = np.where((distance[:-1] < t) & (past[1:] < 0), past[1:], slope[1:]) - lost[1:]
-    steepness = (end - start) / (ANGLES[1] - ANGLES[0])
-    return steepness, start - steepness * ANGLES[:-1]
+    # Rounding moves the place by a few eps of max(d, rho), R by min(1, T/D) times that, and a chord by 16 times more.
+    pull, rounding = np.minimum(d, t), 256 * EPS * np.minimum(1.0, t / distance)
+    start = (slope - rounding)[:-1] / pull - ANGLES[:-1]
+    end = (np.where((distance[:-1] < t) & (past[1:] < 0), past[1:], slope[1:]) - rounding[1:]) / pull - ANGLES[1:]
+    sound = pull > 1e-280  # below, quotients of subnormal numbers prove nothing; but H >= 0 stands
+    steepness = np.where(sound, (end - start) / (ANGLES[1] - ANGLES[0]), 0.0)
+    return steepness, np.where(sound, start - steepness * ANGLES[:-1], 0.0)
 
 
 def _bound(
-    steepness: Array, intercept: Array, pulls: Array, sizes: Array, nu: float, mu: float, f: int
+    steepness: Array, intercept: Array, pulls: Array, still: Array, nu: float, mu: float, f: int
 ) -> tuple[float, float]:
     """Step 2 of the proof without the terms in lambda and slack, and its derivative in mu, sum_i w_i c_i^2."""
-    tilted = steepness + nu * pulls
-    c = np.minimum(np.maximum(tilted / -np.maximum(2 * mu * pulls, 1e-300), ANGLES[:-1]), ANGLES[1:])
-    least = intercept + c * (tilted + mu * pulls * c)
+    tilted = steepness + nu
+    c = np.minimum(np.maximum(tilted / (-2 * mu), ANGLES[:-1]), ANGLES[1:])
+    least = intercept + c * (tilted + mu * c)
     cell = least.argmin(axis=0), np.arange(len(pulls))
-    terms, angles = sizes * least[cell], c[cell]
+    terms, angles = pulls * least[cell] + still, c[cell]
     angle = min(1.0, (1 - nu) / (2 * mu))
-    dropped = sizes * pulls * (mu * angle - (1 - nu)) * angle
+    dropped = pulls * (mu * angle - (1 - nu)) * angle
     worst = np.argpartition(dropped - terms, f)[:f]
     worst = worst[dropped[worst] < terms[worst]]
     terms[worst], angles[worst] = dropped[worst], angle
     # NumPy adds in pairs, so 1e-12 covers the rounding of sums of any length.
-    return float(terms.sum() - 1e-12 * np.abs(terms).sum()), float((sizes * pulls * angles**2).sum())
+    return float(terms.sum() - 1e-12 * np.abs(terms).sum()), float((pulls * angles**2).sum())
 
 
 def _turns_positive(concave: Callable[[float], tuple[float, float]]) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.arrays import Vector, length, lengths
-from holdfast.updates import SLAB, Block, Updates
+from holdfast.updates import SLAB, Block, Mixture, Updates
 
 __all__ = ["Geometry", "Matrix", "Measurement", "Weights", "normalised"]
 
@@ -184,8 +184,8 @@ class Geometry:
         """The points mixture @ X."""
         plain = self.updates.plain()
         magnitudes = np.minimum(np.abs(mixture) @ np.minimum(plain.magnitudes(), LARGEST / self.m), LARGEST)
-        combined = mixture if self.updates.mixture is None else mixture @ self.updates.mixture
-        return Geometry(replace(plain, m=len(mixture), mixture=combined).scaled(magnitudes), samples)
+        combined = mixture if self.updates.mixture is None else mixture @ self.updates.mixture.matrix
+        return Geometry(replace(plain, m=len(mixture), mixture=Mixture(combined)).scaled(magnitudes), samples)
 
     @cached_property
     def _relative_scales(self) -> Vector | None:

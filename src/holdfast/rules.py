@@ -115,7 +115,8 @@ def median_of_means(
     mixture = np.zeros((count, geometry.m))
     for row, batch in zip(mixture, np.array_split(rng.permutation(geometry.m), count), strict=True):
         row[batch] = 1 / len(batch)
-    solved = geometric_median(geometry.mixed(mixture, np.ones(count)))
+    means = Geometry(geometry.mixed(mixture, np.ones(count)).updates.materialised(), np.ones(count))
+    solved = geometric_median(means)
     return Solved(solved.weights @ mixture, None, solved.converged, solved.iterations, solved.stationarity)
 
 

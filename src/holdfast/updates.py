@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from holdfast.arrays import compute_dtype, dtype_name, to_host
 
-__all__ = ["Block", "Kernel", "Source", "Updates"]
+__all__ = ["Block", "Kernel", "Mixture", "Source", "Updates"]
 
 Block = NDArray[Any]
 Result = TypeVar("Result")
@@ -31,6 +32,18 @@ SLAB = 2**20  # numbers gathered at once where clients came as a list: fewer, lo
 SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
 DOUBLE_ROOM = 400  # and float64 numbers within 2**+-400
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
+
+
+def _threads() -> int:
+    """Threads to read with: $HOLDFAST_THREADS, or one per core this process may use."""
+    given = os.environ.get("HOLDFAST_THREADS", "")
+    return (
+        max(int(given), 1)
+        if given.isdigit()
+        else len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,29 @@ class Source:
         return out
 
 
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Rows made of rows: matrix @ rows. Where no row is used twice, the matrix is groups of rows to add up."""
+
+    matrix: NDArray[np.float64]
+
+    @cached_property
+    def _groups(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]] | None:
+        used = self.matrix != 0
+        sizes, shares = used.sum(axis=1), self.matrix.max(axis=1)
+        if used.sum(axis=0).max() > 1 or (sizes == 0).any() or (self.matrix[used] != np.repeat(shares, sizes)).any():
+            return None
+        return np.nonzero(used)[1], np.cumsum(sizes) - sizes, shares
+
+    def of(self, rows: Block) -> Block:
+        """In float64: the offset all clients share would drown their differences in a float32 sum."""
+        if self._groups is None:
+            return (self.matrix @ rows.astype(np.float64)).astype(rows.dtype, copy=False)
+        order, starts, shares = self._groups
+        sums = np.add.reduceat(rows[order], starts, axis=0, dtype=np.float64)
+        return (sums * shares[:, None]).astype(rows.dtype, copy=False)
+
+
 @dataclass(frozen=True)
 class Updates:
     """The admitted clients' updates as an m x d matrix that is never built.
@@ -70,7 +106,7 @@ class Updates:
     clients    which rows of the sources are admitted (None: all of them)
     wide       float32 data is read as float64
     exponents  row i is read times 2**exponents[i] (None: all zero); 2**base for ordinary rows
-    mixture    rows are read as mixture @ rows: buckets, neighbourhoods, batches (None: the clients themselves)
+    mixture    what is made of the rows: buckets, neighbourhoods, batches (None: the clients themselves)
     """
 
     sources: tuple[Source, ...]
@@ -79,7 +115,7 @@ class Updates:
     wide: bool = False
     base: int = 0
     exponents: NDArray[np.int32] | None = None
-    mixture: NDArray[np.float64] | None = None
+    mixture: Mixture | None = None
 
     @property
     def d(self) -> int:
@@ -88,17 +124,33 @@ class Updates:
     @property
     def _rows(self) -> int:
         """Rows that are read, before any mixture."""
-        return self.m if self.mixture is None else self.mixture.shape[1]
+        return self.m if self.mixture is None else self.mixture.matrix.shape[1]
 
     def plain(self) -> Updates:
         """The numbers as they are: no powers of two, no widening."""
         return replace(self, wide=False, base=0, exponents=None)
 
+    def materialised(self) -> Updates:
+        """The rows as one array, for mixtures that will be read many times."""
+        rows = np.empty((self.m, self.d), np.result_type(*(source.dtype for source in self.sources)))
+
+        def kernel(block: Block, columns: slice, _: Block) -> None:
+            rows[:, columns] = block
+
+        for _ in self.plain().map(kernel):
+            pass
+        return replace(self, sources=(Source.of(rows, self.d),), clients=None, mixture=None)
+
+    def reaching(self, place: NDArray[np.float64] | None) -> Updates:
+        """The same updates, read as float64 where distances to `place` would overflow float32."""
+        far = place is not None and float(np.abs(place).max()) > 2.0**SINGLE_ROOM
+        return replace(self, wide=True) if far else self
+
     def take(self, clients: NDArray[np.intp]) -> Updates:
         """Only the given rows."""
         exponents = None if self.exponents is None else self.exponents[clients]
         if self.mixture is not None:
-            return replace(self, m=len(clients), exponents=exponents, mixture=self.mixture[clients])
+            return replace(self, m=len(clients), exponents=exponents, mixture=Mixture(self.mixture.matrix[clients]))
         kept = clients if self.clients is None else self.clients[clients]
         return replace(self, m=len(clients), clients=kept, exponents=exponents)
 
@@ -121,8 +173,7 @@ class Updates:
                 source.read(low, high, self.clients, block[:, place : place + high - low])
                 place += high - low
         if self.mixture is not None:
-            # float64: the offset all clients share would drown their differences in a float32 sum
-            block = (self.mixture @ block.astype(np.float64)).astype(block.dtype, copy=False)
+            block = self.mixture.of(block)
         if self.wide:
             block = block.astype(np.float64, copy=False)
         return block if self.exponents is None else np.ldexp(block, self.exponents[:, None])
@@ -152,7 +203,7 @@ class Updates:
             return out
 
         spans = self.spans()
-        workers = min(os.cpu_count() or 1, len(spans)) if threads else 1
+        workers = min(_threads(), len(spans)) if threads else 1
         if workers == 1:
             for span in spans:
                 yield from run(span)
