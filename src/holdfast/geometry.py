@@ -8,7 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast import columns
 from holdfast.arrays import Vector, length, lengths
+from holdfast.columns import Columnwise
 from holdfast.updates import SLAB, Block, Mixture, Updates
 
 __all__ = ["Geometry", "Matrix", "Measurement", "Weights", "normalised"]
@@ -18,6 +20,7 @@ Matrix = NDArray[np.float64]
 
 START_COLUMNS = 256  # distances over so many columns are right to some percent: enough to start from
 START_STEPS = 3
+SURPRISE = 10  # a centre so many times farther from most clients than the sample said was captured outside of it
 LARGEST = np.finfo(np.float64).max / 4
 SQUARABLE = 1e140  # a hundred million of these can be squared and added up
 
@@ -61,8 +64,8 @@ class Geometry:
         if np.array_equal(weights, anchor.weights):
             return anchor.distances
 
-        def kernel(block: Block, columns: slice, _: Block) -> Vector:
-            place = anchor.centre[columns]
+        def kernel(block: Block, at: slice, _: Block) -> Vector:
+            place = anchor.centre[at]
             delta = (weights.astype(block.dtype) @ block - place).astype(block.dtype)
             wide = delta.astype(np.float64)
             return np.append((block @ delta).astype(np.float64), (wide @ place, wide @ wide))
@@ -97,8 +100,8 @@ class Geometry:
     def gram_around(self, place: Vector) -> Matrix:
         """<X_i - place, X_j - place>, rows times their powers of two where they have some."""
 
-        def kernel(block: Block, columns: slice, scratch: Block) -> Block:
-            residual = self._residual(block, self._as_read(place[columns], block), scratch)
+        def kernel(block: Block, at: slice, scratch: Block) -> Block:
+            residual = self._residual(block, self._as_read(place[at], block), scratch)
             return residual @ residual.T
 
         return self.updates.sum(kernel, tile=SLAB, threads=False)  # BLAS brings threads of its own to this product
@@ -118,10 +121,10 @@ class Geometry:
         forces = np.stack([weights, np.zeros(self.m) if pulls is None else pulls])
         forces = forces if scales is None else forces / scales
 
-        def kernel(block: Block, columns: slice, scratch: Block) -> Vector:
+        def kernel(block: Block, at: slice, scratch: Block) -> Vector:
             both = forces.astype(block.dtype)
             middle = both[0] @ block
-            away = 0.0 if origin is None else rest * self._as_read(origin[columns], block)
+            away = 0.0 if origin is None else rest * self._as_read(origin[at], block)
             middle = (middle + away).astype(block.dtype)
             if scales is not None:
                 middle = np.clip(np.nan_to_num(middle), -LARGEST, LARGEST)
@@ -129,7 +132,7 @@ class Geometry:
             residual = self._residual(block, near, scratch)
             means = both @ residual
             mend = (means[0] + away - rest * middle) / total
-            centre[columns] = middle + np.where(near == middle, mend, 0.0)
+            centre[at] = middle + np.where(near == middle, mend, 0.0)
             force = means[1] - forces[1].sum() * mend
             return np.append(np.vecdot(residual, residual).astype(np.float64), force @ force)
 
@@ -145,8 +148,8 @@ class Geometry:
     def distances_to(self, place: Vector) -> Vector:
         """|X_i - place| of every client."""
 
-        def kernel(block: Block, columns: slice, scratch: Block) -> Block:
-            residual = self._residual(block, self._as_read(place[columns], block), scratch)
+        def kernel(block: Block, at: slice, scratch: Block) -> Block:
+            residual = self._residual(block, self._as_read(place[at], block), scratch)
             return np.vecdot(residual, residual)
 
         return self._distances(self.updates.sum(kernel), place)
@@ -154,21 +157,32 @@ class Geometry:
     def start(self) -> Weights:
         """Weights of a robust centre, cheaply: a few Huber steps from the coordinate median, over a sample of columns.
 
-        Only a place to start from: whoever hides outside the sample costs the solver steps, never the result.
+        Whoever hides outside the sample shows when the centre is measured over all columns; then these are found over
+        all columns, too.
         """
+        return self._start
+
+    @cached_property
+    def _start(self) -> Weights:
         sample = self.updates.sample(START_COLUMNS)
         ordered = np.sort(np.ascontiguousarray(sample.T), axis=1)
         middle = (ordered[:, (self.m - 1) // 2] / 2 + ordered[:, self.m // 2] / 2).astype(sample.dtype)
         sample = sample - middle
-        weights = normalised(self.samples)
-        centre = np.zeros_like(middle)
+        centre, distances = np.zeros_like(middle), lengths(sample)
         for _ in range(START_STEPS):
-            distances = lengths(sample - centre)
-            typical = np.median(distances)
-            far = distances > typical
-            weights = normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
+            weights = self._downweighted(distances)
             centre = (weights @ sample).astype(sample.dtype)
-        return weights
+            distances = lengths(sample - centre)
+        expected = np.median(distances) * np.sqrt(self.updates.d / sample.shape[1])
+        if np.median(self.measure(weights).distances) <= SURPRISE * expected:
+            return weights
+        return self._downweighted(self.distances_to(columns.apply(self.updates, Columnwise(columns.median))))
+
+    def _downweighted(self, distances: Vector) -> Weights:
+        """n_i min(1, typical distance / d_i), normalised."""
+        typical = np.median(distances)
+        far = distances > typical
+        return normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
 
     @property
     def resolution(self) -> float:

@@ -203,13 +203,13 @@ def centered_clipping(
 ) -> Solved:
     """Steps from `start` towards the clients, none of which moves it by more than radius/m.
 
-    v <- v + (1/m) sum_i (X_i - v) min(1, radius/|X_i - v|). Without `start`, from a robust centre of the clients; its
-    source starts from the last round's aggregate. Without `radius`, the median distance to the start.
+    v <- v + (1/m) sum_i (X_i - v) min(1, radius/|X_i - v|). Without `start`, from the Huber aggregate; its source starts
+    from the last round's. Without `radius`, the median distance to the start.
     Karimireddy et al. 2021.
     """
     steps, m = integer(iterations, "iterations", at_least=1), geometry.m
     reach = None if radius is None else positive(radius, "radius", infinite=True)
-    weights = geometry.start() if start is None else np.zeros(m)
+    weights = huber(geometry, tol=1e-3).weights if start is None else np.zeros(m)
     for _ in range(steps):
         distances = geometry.measure(weights, origin=start).distances
         reach = float(np.median(distances)) if reach is None else reach

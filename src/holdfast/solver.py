@@ -14,6 +14,7 @@ from holdfast.newton import newton, pulls_at
 __all__ = ["Solved", "solve"]
 
 MEMORY = 5  # steps Anderson mixing looks back on: 58 passes become 12 in the worst case of benchmarks/passes.py
+COARSE = 1e-4  # rounding of the centre, in typical distances, from which float32 is not enough
 PATIENCE = 20  # passes before Newton takes over
 
 
@@ -39,7 +40,10 @@ def solve(
     side is estimated every step, and measured directly, in a pass of its own, before it is believed.
     """
     weights, past, caution = start, list[tuple[Weights, Weights]](), 1.0
-    geometry.measure(weights)
+    first = geometry.measure(weights)
+    if geometry.resolution * length(first.centre) > COARSE * float(np.median(first.distances)):
+        geometry = geometry.widened()  # an offset so large that float32 distances to a float32 centre are too rough
+        geometry.measure(weights)
     for iteration in range(1, max_iterations + 1):
         distances = geometry.distances(weights)
         thresholds = thresholds_at(distances)
