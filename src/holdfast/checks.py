@@ -7,7 +7,9 @@ import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 
-__all__ = ["integer", "listed", "positive", "require", "unknown"]
+__all__ = ["FEWER", "integer", "listed", "positive", "require", "unknown"]
+
+FEWER = "Lower f, or gather more clients."  # the remedy where a bound on m and f fails
 
 
 def require(condition: bool, rule: str, *, needs: str, remedy: str, **met: object) -> None:

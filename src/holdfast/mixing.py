@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.arrays import Vector
-from holdfast.checks import integer, positive, require
+from holdfast.checks import FEWER, integer, positive, require
 from holdfast.geometry import Geometry, Matrix
-from holdfast.rules import FEWER, huber
+from holdfast.rules import huber
 from holdfast.solver import Solved
 
 __all__ = ["bucketing", "clipping", "nearest_neighbour_mixing", "screen"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import mixing, rules, thresholds
+from holdfast import mixing, rules, selection, thresholds
 from holdfast.checks import listed, unknown
 
 __all__ = ["MIXING", "RULES", "Stage", "parse"]
@@ -20,15 +20,15 @@ RULES: dict[str, Callable[..., Any]] = {
         rules.huber,
         rules.geometric_median,
         rules.median_of_means,
-        rules.krum,
-        rules.multi_krum,
-        rules.bulyan,
+        selection.krum,
+        selection.multi_krum,
+        selection.bulyan,
         rules.median,
         rules.trimmed_mean,
         rules.mean_around_median,
         rules.centered_clipping,
-        rules.spectral_filter,
-        rules.divide_and_conquer,
+        selection.spectral_filter,
+        selection.divide_and_conquer,
     )
 }
 MIXING: dict[str, Callable[..., Any]] = {
