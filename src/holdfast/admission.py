@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from holdfast.arrays import Vector, dtype_name, host, is_array, kind, to_host
 from holdfast.checks import positive
-from holdfast.structure import Leaf, Signature, count, describe, flatten, rebuild, signature
-from holdfast.updates import Source, Updates
+from holdfast.structure import Leaf, Signature, count, describe, flatten, form, rebuild, signature
+from holdfast.updates import Source, Updates, out_of_reach
 
 __all__ = ["Admission", "admit"]
 
@@ -37,7 +38,7 @@ class Admission:
     claimed: Vector
     reasons: tuple[str, ...]
     template: Any
-    dtypes: list[Any]
+    dtypes: list[str]
 
     def shaped(self, vector: Vector) -> Any:
         """A vector of d numbers as one update."""
@@ -48,7 +49,10 @@ class Admission:
         leaves, expected = _template(update, name), signature(flatten(self.template))
         shapes = [(path, shape) for path, shape, _ in signature(leaves)]
         if shapes != [(path, shape) for path, shape, _ in expected]:
-            raise ValueError(f"{name} must be shaped as the updates: {describe(signature(leaves), expected)}.")
+            raise ValueError(
+                f"{name} must be shaped as the updates: {describe(signature(leaves), expected)}. Pass the last model or "
+                "aggregate."
+            )
         flat = np.concatenate([to_host(host(leaf.array), np.float64).reshape(-1) for leaf in leaves])
         if not (np.abs(flat) <= FARTHEST).all():
             raise ValueError(
@@ -60,12 +64,13 @@ class Admission:
 def _template(update: object, name: str) -> list[Leaf]:
     """The arrays of an update that the caller, not a client, gave."""
     try:
-        leaves = flatten(update)
+        leaves = _readable(update)
     except TypeError as problem:
-        raise TypeError(f"{name} must be shaped as one update: {problem}. Pass arrays, as in the updates.") from None
-    for leaf in leaves:
-        if kind(leaf.array) not in AGGREGABLE:
-            raise TypeError(f"{name} must hold floats or integers, got dtype {kind(leaf.array)}.")
+        raise TypeError(
+            f"{name} must be an update of floats or integers: {problem}. Pass a model or an aggregate."
+        ) from None
+    if not sum(count(leaf.array) for leaf in leaves):
+        raise ValueError(f"{name} holds no numbers. Pass a model or an aggregate.")
     return leaves
 
 
@@ -86,23 +91,29 @@ def admit(updates: object, samples: ArrayLike | None, sample_cap: float | None, 
     for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
         reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
     sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
-    _someone(sound, reasons)
+    _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
 
     sources = _sources(updates, leaves, sound)
     everyone = len(sound) == len(clients)
     matrix = Updates(sources, len(sound), clients=sound if stacked and not everyone else None)
     magnitudes = matrix.magnitudes()
-    finite = np.isfinite(magnitudes)
-    for i in sound[~finite].tolist():
+    fit = np.isfinite(magnitudes)
+    for i in sound[~fit].tolist():
         reasons[i] = "numbers that are not finite"
-    admitted = sound[finite]
+    fit[fit] = ~out_of_reach(magnitudes[fit])
+    for i, magnitude in zip(sound[~fit].tolist(), magnitudes[~fit], strict=True):
+        reasons[i] = reasons[i] or f"numbers of {magnitude:.0e}, beyond 1e120 times the median client's"
+    admitted = sound[fit]
     _someone(admitted, reasons)
-    if not finite.all():
-        matrix = matrix.take(np.flatnonzero(finite))
+    if not fit.all():
+        matrix = matrix.take(np.flatnonzero(fit))
     used = _capped(claimed, admitted, sample_cap, reasons)
-    template = like if like is not None else clients[admitted[0]]
+    template = like
+    if like is None:
+        forms = [() if stacked else form(clients[i]) for i in admitted]
+        template = clients[admitted[forms.index(Counter(forms).most_common(1)[0][0])]]
     return Admission(
-        matrix.scaled(magnitudes[finite]),
+        matrix.scaled(magnitudes[fit]),
         admitted,
         used,
         claimed,
@@ -126,7 +137,7 @@ def _clients(updates: object) -> Sequence[Any]:
         if kind(updates) not in AGGREGABLE:
             raise TypeError(f"updates of dtype {kind(updates)} cannot be aggregated. Pass floats or integers.")
     elif not isinstance(updates, list | tuple):
-        raise TypeError(f"updates must be an array or a list with one update per client, got {type(updates).__name__}.")
+        raise TypeError(f"updates are a {type(updates).__name__}. Pass an array or a list with one update per client.")
     if len(updates) == 0:  # type: ignore[arg-type]
         raise ValueError("updates holds no clients. Keep the current model for this round.")
     return updates  # type: ignore[return-value]
@@ -136,16 +147,20 @@ def _flattened(clients: Sequence[Any], reasons: list[str]) -> list[list[Leaf] | 
     out: list[list[Leaf] | None] = []
     for i, update in enumerate(clients):
         try:
-            leaves = flatten(update)
-        except TypeError as problem:
-            reasons[i] = str(problem)
+            out.append(_readable(update))
+        except Exception as problem:  # whatever an object that a client sent raises is that client's affair
+            reasons[i] = f"{problem}"[:200] or type(problem).__name__
             out.append(None)
-            continue
-        bad = next((leaf for leaf in leaves if kind(leaf.array) not in AGGREGABLE), None)
-        if bad is not None:
-            reasons[i] = f"dtype {kind(bad.array)} is neither float nor integer"
-        out.append(None if bad is not None else leaves)
     return out
+
+
+def _readable(update: object) -> list[Leaf]:
+    """The arrays of an update, in host memory where they can be."""
+    leaves = flatten(update)
+    for leaf in leaves:
+        if kind(leaf.array) not in AGGREGABLE:
+            raise TypeError(f"dtype {kind(leaf.array)} is neither float nor integer")
+    return [Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
 
 
 def _expected(leaves: list[list[Leaf] | None], like: object | None) -> Signature:
@@ -170,15 +185,25 @@ def _expected(leaves: list[list[Leaf] | None], like: object | None) -> Signature
 def _claimed(samples: ArrayLike | None, m: int) -> Vector:
     if samples is None:
         return np.ones(m)
-    try:
-        claimed = np.asarray(samples)
-    except ValueError as problem:
-        raise ValueError(f"samples must be {m} numbers, one per client: {problem}.") from None
+    if isinstance(samples, list | tuple):  # claims one by one: a liar's "many" must not cost the others the round
+        samples = [_number(claim) for claim in samples]
+    claimed = np.asarray(samples)
     if claimed.dtype.kind not in "iuf":
         raise TypeError(f"samples must be numbers, got dtype {claimed.dtype}. Pass one n_i per client, or None.")
     if claimed.shape != (m,):
-        raise ValueError(f"samples must be {m} numbers, one per client, got shape {claimed.shape}.")
+        raise ValueError(f"samples have shape {claimed.shape} for {m} clients. Pass {m} numbers, one n_i per client.")
     return claimed.astype(np.float64)
+
+
+def _number(claim: object) -> float:
+    """A claim as a float; NaN where it is no number."""
+    claim = claim.item() if hasattr(claim, "item") and np.size(claim) == 1 else claim  # type: ignore[arg-type]
+    if isinstance(claim, bool) or not isinstance(claim, Real):
+        return np.nan
+    try:
+        return float(claim)
+    except OverflowError:
+        return np.inf
 
 
 def _capped(claimed: Vector, admitted: NDArray[np.intp], sample_cap: float | None, reasons: list[str]) -> Vector:
@@ -187,18 +212,20 @@ def _capped(claimed: Vector, admitted: NDArray[np.intp], sample_cap: float | Non
     if sample_cap is None:
         return used
     if positive(sample_cap, "sample_cap", infinite=True) < 1:
-        raise ValueError(f"sample_cap must be at least 1, got {sample_cap}: it is a multiple of the median n_i.")
+        raise ValueError(
+            f"sample_cap must be at least 1, got {sample_cap}: it is a multiple of the median n_i. Pass 3, or None to trust."
+        )
     limit = sample_cap * float(np.median(used))
     for i in admitted[used > limit].tolist():
         reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
     return np.minimum(used, limit)
 
 
-def _someone(left: NDArray[np.intp], reasons: list[str]) -> None:
+def _someone(left: NDArray[np.intp], reasons: list[str], hint: str = "") -> None:
     if len(left) == 0:
         first = Counter(reasons).most_common(1)[0]
         raise ValueError(
-            f"all {len(reasons)} clients were rejected; {first[1]} of them because: {first[0]}. Keep the current model."
+            f"all {len(reasons)} clients were rejected; {first[1]} of them because: {first[0]}. Keep the current model.{hint}"
         )
 
 
@@ -210,17 +237,10 @@ def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np
         flat = array if array.ndim == 2 else array.reshape(len(array), size)
         return (Source.of(flat, size),)
     chosen = [own for i in sound if (own := leaves[i]) is not None]
-    return tuple(
-        Source.of([host(own[k].array) for own in chosen], count(chosen[0][k].array)) for k in range(len(chosen[0]))
-    )
+    return tuple(Source.of([own[k].array for own in chosen], count(chosen[0][k].array)) for k in range(len(chosen[0])))
 
 
-def _dtypes(leaves: list[list[Leaf] | None], admitted: list[int]) -> list[Any]:
+def _dtypes(leaves: list[list[Leaf] | None], admitted: list[int]) -> list[str]:
     """For each array of the model the dtype that most admitted clients sent it in."""
     chosen = [own for i in admitted if (own := leaves[i]) is not None]
-    out = []
-    for k in range(len(chosen[0])):
-        names = Counter(dtype_name(own[k].array) for own in chosen)
-        common = names.most_common(1)[0][0]
-        out.append(next(own[k].array.dtype for own in chosen if dtype_name(own[k].array) == common))
-    return out
+    return [Counter(dtype_name(own[k].array) for own in chosen).most_common(1)[0][0] for k in range(len(chosen[0]))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,11 @@ from holdfast.columns import Columnwise
 from holdfast.geometry import Geometry, Matrix, Weights
 from holdfast.solver import Solved
 from holdfast.spec import Stage, parse
+from holdfast.updates import DOUBLE_ROOM
 
 __all__ = ["aggregate"]
+
+FAR = 2.0**DOUBLE_ROOM  # as far as we can measure; the way from there is as good as from farther
 
 
 def aggregate(
@@ -58,18 +61,26 @@ def aggregate(
     admission = admit(updates, samples, sample_cap, like)
     call: dict[str, Any] = {
         "rng": _generator(rng),
-        "start": None if start is None else admission.vector(start, "start"),
+        "start": None,
     }
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
 
+    if start is not None:
+        call["start"] = np.clip(np.ldexp(admission.vector(start, "start"), admission.updates.base), -FAR, FAR)
     geometry = Geometry(admission.updates.reaching(call["start"]), admission.samples)
     points, mixture = geometry, None
     for stage in mixings:
         matrix = _run(stage, points, call)
         mixture = matrix if mixture is None else matrix @ mixture
         points = geometry.mixed(mixture, _mixed_samples(mixture, admission.samples))
-    outcome = _run(final, points, call)
+    try:
+        outcome = _run(_for_admitted(final, admission), points, call)
+    except ValueError as problem:
+        rejected = len(admission.reasons) - len(admission.admitted)
+        if not rejected:
+            raise
+        raise ValueError(f"{problem} Note that {rejected} of {len(admission.reasons)} clients were rejected.") from None
     if isinstance(outcome, Columnwise):
         account = _of_columns(outcome, points, geometry, mixture)
     else:
@@ -78,9 +89,9 @@ def aggregate(
             solved, points, geometry, mixture, call["start"] if final.name == "centered_clipping" else None
         )
     return Aggregation(
-        value=admission.shaped(account.value),
+        value=admission.shaped(geometry.real(account.value)),
         weights=None if account.weights is None else _spread(account.weights, admission),
-        clients=_clients(account, admission),
+        clients=_clients(account, admission, geometry),
         converged=account.solved.converged,
         iterations=account.solved.iterations,
         rule=" | ".join(map(str, [*mixings, final])),
@@ -92,6 +103,14 @@ def aggregate(
 
 def _run(stage: Stage, geometry: Geometry, call: dict[str, Any]) -> Any:
     return stage.function(geometry, **stage.parameters, **{name: call[name] for name in call if stage.takes(name)})
+
+
+def _for_admitted(stage: Stage, admission: Admission) -> Stage:
+    """The stage with the thresholds of the admitted clients, where it was given one for every client."""
+    given = stage.parameters.get("threshold")
+    if not isinstance(given, list | tuple | np.ndarray) or len(given) != len(admission.reasons):
+        return stage
+    return replace(stage, parameters={**stage.parameters, "threshold": [given[i] for i in admission.admitted]})
 
 
 def _generator(rng: np.random.Generator | int | None) -> np.random.Generator:
@@ -143,7 +162,10 @@ def _of_weights(
 
 def _checked(weights: Any, m: int, rule: str) -> Weights:
     """Weights that a user's own rule gave."""
-    checked = np.asarray(weights, dtype=np.float64)
+    try:
+        checked = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        checked = np.empty(0)
     if checked.shape != (m,) or not (checked >= 0).all() or not np.isclose(checked.sum(), 1, atol=1e-6):
         raise ValueError(
             f"{rule} must return {m} weights of at least 0 that sum to 1, one per admitted client, got {weights!r}."
@@ -158,8 +180,10 @@ def _spread(weights: Weights, admission: Admission) -> Weights:
     return everyone
 
 
-def _clients(account: _Account, admission: Admission) -> Clients:
+def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Clients:
     places = {int(client): place for place, client in enumerate(admission.admitted)}
+    distances, thresholds = geometry.real(account.distances), account.thresholds
+    thresholds = None if thresholds is None else np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds))
     rows = []
     for client, reason in enumerate(admission.reasons):
         place = places.get(client)
@@ -167,8 +191,7 @@ def _clients(account: _Account, admission: Admission) -> Clients:
             rows.append(Client(client, "rejected", reason, None, None, 0.0, float(admission.claimed[client])))
             continue
         distance, weight, threshold = (
-            None if part is None else float(part[place])
-            for part in (account.distances, account.weights, account.thresholds)
+            None if part is None else float(part[place]) for part in (distances, account.weights, thresholds)
         )
         assert distance is not None
         threshold = None if threshold is None or np.isnan(threshold) else threshold

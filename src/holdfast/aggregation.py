@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from holdfast.arrays import Vector
+from holdfast.arrays import Vector, length
 from holdfast.certificate import Certificate, top_eigenvalue
 from holdfast.geometry import Geometry, Weights
 from holdfast.solver import Solved
@@ -102,10 +102,8 @@ class Proof:
         geometry, distances = self.geometry, self.distances
         gram = geometry.gram_around(self.value)
         norms = np.sqrt(gram.diagonal())
-        exponents = geometry.updates.exponents
-        found = norms if exponents is None else np.ldexp(norms, -exponents)
-        rounding = geometry.resolution * float(np.linalg.norm(self.value))
-        if not np.allclose(found, distances, rtol=1e-3, atol=32 * rounding):
+        rounding = geometry.resolution * length(self.value)
+        if not np.allclose(norms, distances, rtol=1e-3, atol=32 * rounding):
             raise RuntimeError(
                 "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
                 "result.certificate before you change them, or aggregate a copy."
@@ -113,13 +111,16 @@ class Proof:
         inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=distances > 0)
         cosines = gram * inverse[:, None] * inverse
         assert self.solved.thresholds is not None
-        pulls = geometry.samples * np.minimum(distances, self.solved.thresholds)
+        thresholds = self.solved.thresholds
+        pulls = geometry.shares * np.minimum(distances, thresholds)
+        slack = self.solved.stationarity + rounding * float(geometry.shares.sum())
+        eigenvalue = top_eigenvalue(cosines, pulls, error=4 * geometry.resolution)
         return Certificate(
-            samples=geometry.samples,
-            distances=distances,
-            thresholds=self.solved.thresholds,
-            eigenvalue=top_eigenvalue(cosines, pulls, error=4 * geometry.resolution),
-            slack=self.solved.stationarity + rounding * float(geometry.samples.sum()),
+            samples=geometry.shares,
+            distances=geometry.real(distances),
+            thresholds=np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds)),
+            eigenvalue=float(geometry.real(eigenvalue)),
+            slack=float(geometry.real(slack)),
         )
 
 

@@ -12,19 +12,33 @@ import array_api_compat as api
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Vector", "compute_dtype", "dtype_name", "from_host", "host", "is_array", "kind", "length", "lengths", "to_host"]
+__all__ = [
+    "Vector",
+    "compute_dtype",
+    "dtype_name",
+    "from_host",
+    "host",
+    "is_array",
+    "kind",
+    "length",
+    "lengths",
+    "to_host",
+]
 
 Vector = NDArray[np.float64]
 
 
 def is_array(thing: object) -> bool:
     """Whether `thing` is an array of a library we know (a NumPy scalar is not)."""
-    return isinstance(thing, np.ndarray) or (not isinstance(thing, np.generic) and bool(api.is_array_api_obj(thing)))
+    return isinstance(thing, np.ndarray) or (
+        not isinstance(thing, np.generic | type) and bool(api.is_array_api_obj(thing))
+    )
 
 
 def dtype_name(array: Any) -> str:
     """'float32', 'bfloat16', 'int64', ... in every library."""
-    return str(array.dtype).rpartition(".")[2]
+    dtype = array.dtype.newbyteorder("=") if isinstance(array.dtype, np.dtype) else array.dtype
+    return str(dtype).rpartition(".")[2]
 
 
 def kind(array: Any) -> str:
@@ -43,11 +57,16 @@ def compute_dtype(name: str) -> type[np.float32] | type[np.float64]:
 
 
 def host(array: Any) -> Any:
-    """A NumPy view of an array in host memory; arrays elsewhere, and dtypes NumPy lacks, come back as they are."""
+    """A NumPy view of an array in host memory; arrays elsewhere, and bfloat16, come back as they are.
+
+    Raises whatever the library raises for what cannot be read: sparse layouts, dtypes NumPy lacks, arrays without data.
+    """
     if isinstance(array, np.ndarray):
         return np.asarray(array)
     if api.is_torch_array(array):
         array = array.detach().resolve_conj().resolve_neg()
+        if array.device.type == "meta":
+            raise TypeError("a meta tensor has no data")
         return array.numpy() if array.device.type == "cpu" and dtype_name(array) != "bfloat16" else array
     if api.is_jax_array(array):
         return np.asarray(array) if next(iter(array.devices())).platform == "cpu" else array
@@ -62,12 +81,13 @@ def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
     return np.asarray(block, dtype=dtype)
 
 
-def from_host(values: Vector, template: Any, dtype: Any) -> Any:
-    """`values` with the shape, library and device of `template` and the given dtype of that library.
+def from_host(values: Vector, template: Any, name: str) -> Any:
+    """`values` with the shape, library and device of `template` and the dtype of that name, or the template's own.
 
     Integers are rounded; whatever the dtype cannot hold is brought to its nearest finite number.
     """
     xp = api.array_namespace(template)
+    dtype = getattr(xp, name, template.dtype)
     limits = xp.iinfo(dtype) if kind(template) == "integer" else xp.finfo(dtype)
     low, high = float(limits.min), float(limits.max)
     if kind(template) == "integer":

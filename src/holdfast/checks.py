@@ -24,18 +24,22 @@ def integer(value: object, name: str, *, at_least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}. Pass a whole number such as {name}={at_least}.")
     if value < at_least:
-        raise ValueError(f"{name} must be at least {at_least}, got {value}.")
+        raise ValueError(
+            f"{name} must be at least {at_least}, got {value}. Pass a whole number such as {name}={at_least}."
+        )
     return int(value)
 
 
 def positive(value: object, name: str, *, zero: bool = False, infinite: bool = False) -> float:
     """`value` as a float above 0 (or 0 itself where `zero`; infinity where `infinite`)."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r}.")
+        raise TypeError(f"{name} must be a number, got {value!r}. Pass a number such as {name}=1.0.")
     number = float(value)
     if math.isnan(number) or number < 0 or (number == 0 and not zero) or (math.isinf(number) and not infinite):
         bound = "a number of at least 0" if zero else "a number above 0"
-        raise ValueError(f"{name} must be {bound}{'' if infinite else ' and finite'}, got {value!r}.")
+        raise ValueError(
+            f"{name} must be {bound}{'' if infinite else ' and finite'}, got {value!r}. Pass one such as {name}=1.0."
+        )
     return number
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ class Columnwise:
 
 def apply(updates: Updates, rule: Columnwise) -> Vector:
     """The row that the rule makes of the updates."""
-    plain = updates.plain()
+    plain = replace(updates, wide=False)
     chosen = plain if rule.clients is None else plain.take(rule.clients)
     row = np.empty(chosen.d)
 

@@ -21,8 +21,7 @@ Matrix = NDArray[np.float64]
 START_COLUMNS = 256  # distances over so many columns are right to some percent: enough to start from
 START_STEPS = 3
 SURPRISE = 10  # a centre so many times farther from most clients than the sample said was captured outside of it
-LARGEST = np.finfo(np.float64).max / 4
-SQUARABLE = 1e140  # a hundred million of these can be squared and added up
+LARGEST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,33 @@ def normalised(pulls: Weights) -> Weights:
 
 
 class Geometry:
-    """The clients as points: m of them, with n_i samples each."""
+    """The clients as points: m of them, with n_i samples each.
+
+    Lengths are in units of 2**-base, as the updates are read; `real` and `read` go between them and the caller's.
+    """
 
     def __init__(self, updates: Updates, samples: Weights) -> None:
         self.updates = updates
         self.samples = samples
         self.m = updates.m
         self._anchor: Measurement | None = None
+
+    @cached_property
+    def shares(self) -> Weights:
+        """The samples over the largest of them: the same weights, and no sum that overflows."""
+        return self.samples / self.samples.max()
+
+    def real(self, lengths: Vector | float) -> Vector:
+        """Lengths as the caller knows them; what float64 cannot hold becomes its largest number."""
+        if not self.updates.base:
+            return np.asarray(lengths)
+        with np.errstate(over="ignore"):
+            return np.clip(np.ldexp(lengths, -self.updates.base), -LARGEST, LARGEST)
+
+    def read(self, lengths: Vector | float) -> Vector:
+        """The caller's lengths as we reckon in them, infinity where they are beyond all clients."""
+        with np.errstate(over="ignore"):
+            return np.ldexp(lengths, self.updates.base) if self.updates.base else np.asarray(lengths)
 
     def distances(self, weights: Weights) -> Vector:
         """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1.
@@ -59,7 +78,7 @@ class Geometry:
         fraction of subtracting c from it. Where that would lose too many digits, c is measured directly.
         """
         anchor = self._anchor
-        if anchor is None or self.updates.exponents is not None:
+        if anchor is None:
             return self.measure(weights).distances
         if np.array_equal(weights, anchor.weights):
             return anchor.distances
@@ -81,27 +100,18 @@ class Geometry:
 
     @cached_property
     def squared_distances(self) -> Matrix:
-        """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal; inf where float64 has no number for it.
-
-        In units of 4**-base, the same for all pairs, where all updates are too large or too small to be squared.
-        """
+        """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
         # A robust centre comes off first: without it, float32 would lose the differences in the offset all clients share.
         gram = self.gram_around(self.measure(self.start()).centre)
-        exponents = self.updates.exponents
-        with np.errstate(invalid="ignore", over="ignore"):
-            if exponents is not None:
-                shifts = self.updates.base - exponents
-                gram = np.ldexp(gram, shifts[:, None] + shifts)
-            squares = gram.diagonal()[:, None] + gram.diagonal() - 2 * gram
-        squares = np.where(np.isnan(squares), np.inf, np.maximum(squares, 0))
+        squares = np.maximum(gram.diagonal()[:, None] + gram.diagonal() - 2 * gram, 0)
         np.fill_diagonal(squares, 0)
         return squares
 
     def gram_around(self, place: Vector) -> Matrix:
-        """<X_i - place, X_j - place>, rows times their powers of two where they have some."""
+        """<X_i - place, X_j - place>, summed in float64."""
 
         def kernel(block: Block, at: slice, scratch: Block) -> Block:
-            residual = self._residual(block, self._as_read(place[at], block), scratch)
+            residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
             return residual @ residual.T
 
         return self.updates.sum(kernel, tile=SLAB, threads=False)  # BLAS brings threads of its own to this product
@@ -115,31 +125,25 @@ class Geometry:
         known = self._anchor
         if known is not None and origin is None and pulls is None and np.array_equal(known.weights, weights):
             return known
-        updates, scales = self.updates, self._relative_scales
+        updates = self.updates
         centre = np.empty(updates.d)
         total, rest = (weights.sum(), 0.0) if origin is None else (1.0, 1.0 - weights.sum())
         forces = np.stack([weights, np.zeros(self.m) if pulls is None else pulls])
-        forces = forces if scales is None else forces / scales
 
         def kernel(block: Block, at: slice, scratch: Block) -> Vector:
             both = forces.astype(block.dtype)
             middle = both[0] @ block
-            away = 0.0 if origin is None else rest * self._as_read(origin[at], block)
+            away = 0.0 if origin is None else rest * origin[at]
             middle = (middle + away).astype(block.dtype)
-            if scales is not None:
-                middle = np.clip(np.nan_to_num(middle), -LARGEST, LARGEST)
-            near = middle if scales is None else np.clip(middle, -SQUARABLE, SQUARABLE)
-            residual = self._residual(block, near, scratch)
+            residual = np.subtract(block, middle, out=scratch.reshape(block.shape))
             means = both @ residual
             mend = (means[0] + away - rest * middle) / total
-            centre[at] = middle + np.where(near == middle, mend, 0.0)
+            centre[at] = middle + mend
             force = means[1] - forces[1].sum() * mend
             return np.append(np.vecdot(residual, residual).astype(np.float64), force @ force)
 
-        with np.errstate(over="ignore", invalid="ignore"):
-            *squares, force = updates.sum(kernel)
-            centre = np.clip(np.ldexp(centre, -updates.base), -LARGEST, LARGEST) if updates.base else centre
-        force = None if pulls is None else float(np.ldexp(np.sqrt(force), -updates.base))
+        *squares, force = updates.sum(kernel)
+        force = None if pulls is None else float(np.sqrt(force))
         measured = Measurement(weights.copy(), centre, self._distances(np.array(squares), centre), force)
         if origin is None:
             self._anchor = measured
@@ -149,7 +153,7 @@ class Geometry:
         """|X_i - place| of every client."""
 
         def kernel(block: Block, at: slice, scratch: Block) -> Block:
-            residual = self._residual(block, self._as_read(place[at], block), scratch)
+            residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
             return np.vecdot(residual, residual)
 
         return self._distances(self.updates.sum(kernel), place)
@@ -196,33 +200,12 @@ class Geometry:
 
     def mixed(self, mixture: Matrix, samples: Weights) -> Geometry:
         """The points mixture @ X."""
-        plain = self.updates.plain()
-        magnitudes = np.minimum(np.abs(mixture) @ np.minimum(plain.magnitudes(), LARGEST / self.m), LARGEST)
         combined = mixture if self.updates.mixture is None else mixture @ self.updates.mixture.matrix
-        return Geometry(replace(plain, m=len(mixture), mixture=Mixture(combined)).scaled(magnitudes), samples)
-
-    @cached_property
-    def _relative_scales(self) -> Vector | None:
-        """Each row's power of two over the one that ordinary rows share."""
-        exponents = self.updates.exponents
-        return None if exponents is None else np.ldexp(1.0, exponents - self.updates.base)
-
-    def _as_read(self, place: Vector, block: Block) -> Block:
-        """A part of a place, scaled and rounded as ordinary rows are."""
-        return np.ldexp(place, self.updates.base).astype(block.dtype)
-
-    def _residual(self, block: Block, middle: Block, scratch: Block) -> Block:
-        """block - middle, into scratch; where rows have powers of two of their own, so does their middle."""
-        scales = self._relative_scales
-        residual = scratch.reshape(block.shape)
-        return np.subtract(block, middle if scales is None else scales[:, None] * middle, out=residual)
+        return Geometry(replace(self.updates, m=len(mixture), mixture=Mixture(combined)), samples)
 
     def _distances(self, squares: Vector, centre: Vector) -> Vector:
         """Distances from sums of squares as read; 0 for what lies within the rounding of the centre."""
         distances = np.sqrt(squares)
-        if self.updates.exponents is not None:
-            with np.errstate(over="ignore"):
-                distances = np.minimum(np.ldexp(distances, -self.updates.exponents), LARGEST)
         floor = 8 * self.resolution * length(centre)
         distances[distances <= floor] = 0.0
         return distances

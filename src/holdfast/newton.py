@@ -49,8 +49,8 @@ def newton(geometry: Geometry, thresholds: Vector, weights: Weights, tol: float)
     largest = thresholds[np.isfinite(thresholds)].max(initial=0.0)
     stages = int(np.ceil(np.log10(typical / largest))) if 0 < largest < typical else 0
     for stage in range(stages, -1, -1):
-        centre = _minimise(rays, geometry.samples, thresholds * 10.0**stage, centre, tol / 10)
-    return normalised(pulls_at(geometry.samples, thresholds, rays.towards(centre)[1]))
+        centre = _minimise(rays, geometry.shares, thresholds * 10.0**stage, centre, tol / 10)
+    return normalised(pulls_at(geometry.shares, thresholds, rays.towards(centre)[1]))
 
 
 def _rays(geometry: Geometry, weights: Weights) -> Rays:
@@ -59,10 +59,9 @@ def _rays(geometry: Geometry, weights: Weights) -> Rays:
     measured = geometry.measure(weights)
     far = measured.distances / max(float(np.median(measured.distances)), TINY)
     scales = 1 / np.maximum(far, 1.0)
-    shrink = scales if updates.exponents is None else np.ldexp(scales, -updates.exponents)
     if updates.d <= geometry.m:
-        return Rays(updates.read(0, updates.d) * shrink[:, None] - scales[:, None] * measured.centre, scales)
-    values, vectors = np.linalg.eigh(geometry.gram_around(measured.centre) * shrink[:, None] * shrink)
+        return Rays(updates.read(0, updates.d) * scales[:, None] - scales[:, None] * measured.centre, scales)
+    values, vectors = np.linalg.eigh(geometry.gram_around(measured.centre) * scales[:, None] * scales)
     return Rays(vectors * np.sqrt(np.maximum(values, 0)), scales)
 
 

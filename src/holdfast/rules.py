@@ -28,6 +28,7 @@ __all__ = [
     "trimmed_mean",
 ]
 
+VANISHING = 1e-250  # below so many typical distances, T_i/d_i may be 0 for everyone
 LIMIT = 1e-6  # thresholds of so many typical distances stand for 0: the answer is then at most that far off
 
 
@@ -77,21 +78,30 @@ def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations:
     tol, max_iterations = positive(tol, "tol"), integer(max_iterations, "max_iterations", at_least=1)
 
     def thresholds_at(distances: Vector) -> Vector:
-        thresholds = np.asarray(threshold(distances, geometry.samples), dtype=np.float64)
+        thresholds = _numbers(threshold(geometry.real(distances), geometry.samples))
         if thresholds.shape != distances.shape or not (thresholds >= 0).all():
             raise ValueError(
                 f"the threshold function must give {geometry.m} numbers of at least 0, one per admitted client; "
                 f"it gave {thresholds!r}."
             )
-        if thresholds.any() or not distances.any():
+        thresholds = geometry.read(thresholds)
+        if thresholds.max() > VANISHING * np.median(distances) or not distances.any():
             return thresholds
         return np.full(geometry.m, LIMIT * weighted_median(distances, geometry.samples))
 
     weights = geometry.start()
     if start is not None:
         distances = geometry.distances_to(start)
-        weights = normalised(pulls_at(geometry.samples, thresholds_at(distances), distances))
+        weights = normalised(pulls_at(geometry.shares, thresholds_at(distances), distances))
     return solve(geometry, thresholds_at, weights, tol=tol, max_iterations=max_iterations)
+
+
+def _numbers(given: object) -> Vector:
+    """As an array of float64; an empty one where they are no numbers."""
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        return np.empty(0)
 
 
 def median_of_means(
@@ -102,9 +112,18 @@ def median_of_means(
     argmin_s sum_j |s - mean of batch j|, with 2f + 1 batches unless `batches` is given. Needs m >= 2f + 1.  Chen et al. 2017.
     """
     if (f is None) == (batches is None):
-        raise TypeError("median_of_means takes f (then there are 2f + 1 batches) or batches: pass exactly one of them.")
+        raise TypeError("median_of_means takes f (then there are 2f + 1 batches) or batches. Pass exactly one of them.")
+    m, met = geometry.m, {"batches": batches} if f is None else {"f": f}
     count = integer(batches, "batches", at_least=1) if f is None else 2 * integer(f, "f") + 1
-    require(count <= geometry.m, "median_of_means", needs="batches <= m", m=geometry.m, batches=count, remedy=FEWER)
+    needs = "batches <= m" if f is None else "m >= 2f + 1"
+    require(
+        count <= m,
+        "median_of_means",
+        needs=needs,
+        m=m,
+        **met,
+        remedy=FEWER if f is not None else "Lower batches, or gather more clients.",
+    )
     mixture = np.zeros((count, geometry.m))
     for row, batch in zip(mixture, np.array_split(rng.permutation(geometry.m), count), strict=True):
         row[batch] = 1 / len(batch)
@@ -151,7 +170,7 @@ def centered_clipping(
     Karimireddy et al. 2021.
     """
     steps, m = integer(iterations, "iterations", at_least=1), geometry.m
-    reach = None if radius is None else positive(radius, "radius", infinite=True)
+    reach = None if radius is None else float(geometry.read(positive(radius, "radius", infinite=True)))
     weights = huber(geometry, tol=1e-3).weights if start is None else np.zeros(m)
     for _ in range(steps):
         distances = geometry.measure(weights, origin=start).distances

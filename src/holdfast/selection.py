@@ -12,16 +12,18 @@ from holdfast.arrays import Vector
 from holdfast.checks import FEWER, integer, positive, require
 from holdfast.columns import Columnwise
 from holdfast.geometry import Geometry, Matrix, Weights, normalised
+from holdfast.rules import huber
 
 __all__ = ["bulyan", "divide_and_conquer", "krum", "krum_scores", "multi_krum", "spectral_filter"]
+
+FAR = 10  # median distances: beyond them no projection on one direction is needed to tell a liar
 
 
 def krum_scores(squared_distances: Matrix, f: int) -> Vector:
     """The sum of the m - f - 2 smallest squared distances to others, for every client."""
     others = np.sort(squared_distances, axis=1)[:, 1:]  # a client's distance 0 to itself sorts first
     neighbours = max(len(squared_distances) - f - 2, 1)
-    with np.errstate(over="ignore"):  # a client as far as that scores inf, and loses
-        scores: Vector = others[:, :neighbours].sum(axis=1)
+    scores: Vector = others[:, :neighbours].sum(axis=1)
     return scores
 
 
@@ -89,9 +91,6 @@ def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
 
 def _top_scores(squares: Matrix, weights: Weights) -> Vector:
     """<v, X_i - mu>^2 up to a factor, v the top eigenvector of sum_i w_i (X_i - mu)(X_i - mu)', from squared distances."""
-    finite = np.isfinite(squares)
-    if not finite.all():  # farther than float64 can say: those farthest from everyone go first
-        return np.where(finite.sum(axis=1) == finite.sum(axis=1).min(), 1.0, 0.0)
     to_mean = squares @ weights
     gram = (to_mean[:, None] + to_mean - squares - weights @ to_mean) / 2  # double centring: <X_i - mu, X_j - mu>
     roots = np.sqrt(weights)
@@ -114,11 +113,12 @@ def divide_and_conquer(
 
     Each iteration centres a sample of columns, scores clients by their squared projection on its top singular vector, and
     keeps the m - filter_fraction * f lowest; the clients kept by all are averaged. Needs iterations * filter_fraction * f < m.
-    Shejwalkar & Houmansadr 2021 (DnC).
+    Shejwalkar & Houmansadr 2021 (DnC). Ours first drops, out of the same budget, clients beyond 10 median distances from the
+    Huber aggregate: of several huge liars, one direction does not see them all.
     """
     f, m = integer(f, "f"), geometry.m
     rounds, size = integer(iterations, "iterations", at_least=1), integer(sample, "sample", at_least=1)
-    removed = int(positive(filter_fraction, "filter_fraction") * f)
+    removed = int(min(positive(filter_fraction, "filter_fraction") * f, m))
     require(m >= 2 * f + 1, "divide_and_conquer", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
     require(
         rounds * removed < m,
@@ -129,16 +129,21 @@ def divide_and_conquer(
         iterations=rounds,
         remedy="Lower one of them.",
     )
+    distances = geometry.distances(huber(geometry, tol=1e-2).weights)
+    far = np.argsort(distances, kind="stable")[m - removed :]
+    far = far[distances[far] > FAR * np.median(distances)]
     good = np.ones(m, dtype=bool)
+    good[far] = False
+    near = np.flatnonzero(good)
     for _ in range(rounds):
         chosen = np.sort(rng.choice(geometry.updates.d, min(size, geometry.updates.d), replace=False))
-        good[np.argsort(_projections(geometry, chosen), kind="stable")[m - removed :]] = False
+        scores = _projections(geometry.updates.take(near).gather(chosen))
+        good[near[np.argsort(scores, kind="stable")[m - removed :]]] = False
     return _equal(np.flatnonzero(good), m)
 
 
-def _projections(geometry: Geometry, chosen: NDArray[np.intp]) -> Vector:
-    """|<v, X_i - mu>| over the chosen columns, v the top right singular vector there."""
-    block = geometry.updates.gather(chosen)
+def _projections(block: Matrix) -> Vector:
+    """|<v, X_i - mu>| of every row, v the top right singular vector."""
     largest = np.abs(block).max()
     block = block / (largest or 1.0)
     centred = block - block.mean(axis=0)

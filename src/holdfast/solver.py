@@ -47,8 +47,8 @@ def solve(
     for iteration in range(1, max_iterations + 1):
         distances = geometry.distances(weights)
         thresholds = thresholds_at(distances)
-        pulls = pulls_at(geometry.samples, thresholds, distances)
-        bound = tol * float(geometry.samples @ np.minimum(thresholds, distances))
+        pulls = pulls_at(geometry.shares, thresholds, distances)
+        bound = tol * float(geometry.shares @ np.minimum(thresholds, distances))
         target = normalised(pulls)
         gap = target - weights
         # Residuals of different clients are nearly orthogonal in many dimensions, so this is close to the left side; where
@@ -82,9 +82,9 @@ def _verified(
     measured = geometry.measure(weights, pulls=pulls)
     assert measured.force is not None
     thresholds = thresholds_at(measured.distances)
-    changes = np.abs(pulls_at(geometry.samples, thresholds, measured.distances) - pulls)
+    changes = np.abs(pulls_at(geometry.shares, thresholds, measured.distances) - pulls)
     stationarity = measured.force + float(changes @ measured.distances)
-    bound = tol * float(geometry.samples @ np.minimum(thresholds, measured.distances))
+    bound = tol * float(geometry.shares @ np.minimum(thresholds, measured.distances))
     if bound == 0:  # the centre is a client, up to its own rounding
         bound = 8 * geometry.resolution * length(measured.centre) * float(pulls.sum())
     return Solved(weights, thresholds, stationarity <= bound, iteration, stationarity, measured)

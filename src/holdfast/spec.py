@@ -117,12 +117,19 @@ def _call(node: ast.expr) -> tuple[str, dict[str, Any]]:
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in THRESHOLDS:
         words = {str(word.arg): _value(word.value) for word in node.keywords}
-        return THRESHOLDS[node.func.id](*(_value(argument) for argument in node.args), **words)
+        given = [_value(argument) for argument in node.args]
+        try:
+            inspect.signature(THRESHOLDS[node.func.id]).bind(*given, **words)
+        except TypeError as problem:
+            raise TypeError(
+                f"cannot read {ast.unparse(node)!r}: {problem}. Write it as holdfast.thresholds has it."
+            ) from None
+        return THRESHOLDS[node.func.id](*given, **words)
     if isinstance(node, ast.Name) and node.id in ("inf", "automatic"):
         return float("inf") if node.id == "inf" else "automatic"
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (TypeError, ValueError):
         raise ValueError(
             f"cannot read {ast.unparse(node)!r}. Write a number, a string, or one of {listed(sorted(THRESHOLDS))}."
         ) from None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count as counter
 from typing import Any
 
 from holdfast.arrays import Vector, from_host, is_array, kind
 
-__all__ = ["Leaf", "Path", "Signature", "count", "describe", "flatten", "rebuild", "signature"]
+__all__ = ["Leaf", "Path", "Signature", "count", "describe", "flatten", "form", "rebuild", "signature"]
 
 Path = tuple[Any, ...]
 Signature = tuple[tuple[Path, tuple[int, ...], str], ...]
 
 DEEPEST = 16  # deeper nests are a mistake or an attack, and would exhaust the stack
+MOST = 100_000  # parts; ten lists that hold the next ten times are 10**10 parts, and would exhaust our time
 
 
 @dataclass(frozen=True)
@@ -24,22 +26,41 @@ class Leaf:
     array: Any
 
 
-def flatten(update: object, path: Path = ()) -> list[Leaf]:
+def flatten(update: object) -> list[Leaf]:
     """The arrays of an update in a fixed order: dict keys sorted, so that key order never matters.
 
     Raises TypeError, with a reason fit for a report, where something is neither an array nor a list or dict of them.
     """
-    if is_array(update):
-        return [Leaf(path, update)]
-    if len(path) == DEEPEST:
-        raise TypeError(f"nested deeper than {DEEPEST} levels")
+    visited = counter()
+
+    def walk(part: object, path: Path) -> Iterator[Leaf]:
+        if next(visited) == MOST:
+            raise TypeError(f"more than {MOST:,} parts")
+        if is_array(part):
+            yield Leaf(path, part)
+            return
+        if len(path) == DEEPEST:
+            raise TypeError(f"nested deeper than {DEEPEST} levels")
+        if isinstance(part, Mapping):
+            for key in sorted(part, key=lambda key: (type(key).__name__, str(key))):
+                yield from walk(part[key], (*path, key))
+        elif isinstance(part, list | tuple):
+            for i, inner in enumerate(part):
+                yield from walk(inner, (*path, i))
+        else:
+            where = f" at {describe_path(path)}" if path else ""
+            raise TypeError(f"{type(part).__name__}{where} is not an array")
+
+    return list(walk(update, ()))
+
+
+def form(update: object) -> object:
+    """What may differ between clients that send the same: kinds of containers, and the library of each array."""
     if isinstance(update, Mapping):
-        keys = sorted(update, key=lambda key: (type(key).__name__, str(key)))
-        return [leaf for key in keys for leaf in flatten(update[key], (*path, key))]
+        return "dict", frozenset((key, form(part)) for key, part in update.items())
     if isinstance(update, list | tuple):
-        return [leaf for i, part in enumerate(update) for leaf in flatten(part, (*path, i))]
-    where = f" at {describe_path(path)}" if path else ""
-    raise TypeError(f"{type(update).__name__}{where} is not an array")
+        return "tuple" if isinstance(update, tuple) else "list", tuple(map(form, update))
+    return type(update).__module__.partition(".")[0]
 
 
 def signature(leaves: list[Leaf]) -> Signature:
@@ -69,8 +90,8 @@ def describe(found: Signature, expected: Signature) -> str:
     return "another structure"
 
 
-def rebuild(template: object, vector: Vector, dtypes: list[Any]) -> Any:
-    """`vector` in the structure of `template`; its arrays take the given dtypes, in the order of `flatten`."""
+def rebuild(template: object, vector: Vector, dtypes: list[str]) -> Any:
+    """`vector` in the structure of `template`; its arrays take the dtypes of these names, in the order of `flatten`."""
     offset = 0
     built: dict[Path, Any] = {}
     for leaf, dtype in zip(flatten(template), dtypes, strict=True):

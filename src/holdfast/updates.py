@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from holdfast.arrays import compute_dtype, dtype_name, to_host
 
-__all__ = ["Block", "Kernel", "Mixture", "Source", "Updates"]
+__all__ = ["Block", "Kernel", "Mixture", "Source", "Updates", "out_of_reach"]
 
 Block = NDArray[Any]
 Result = TypeVar("Result")
@@ -37,13 +37,9 @@ SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 def _threads() -> int:
     """Threads to read with: $HOLDFAST_THREADS, or one per core this process may use."""
     given = os.environ.get("HOLDFAST_THREADS", "")
-    return (
-        max(int(given), 1)
-        if given.isdigit()
-        else len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
+    if given.isdigit():
+        return max(int(given), 1)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -64,15 +60,17 @@ class Source:
         """Columns start to stop of the given clients: into `out`, or as a view where that is possible."""
         if hasattr(self.rows, "dtype"):
             view = self.rows[:, start:stop]
-            block = to_host(view if clients is None else view[clients], self.dtype)
+            with np.errstate(over="ignore"):
+                block = to_host(view if clients is None else view[clients], self.dtype)
             if out is None:
                 return block
             out[:] = block
             return out
         chosen: Sequence[Any] = self.rows if clients is None else [self.rows[i] for i in clients]
         out = np.empty((len(chosen), stop - start), self.dtype) if out is None else out
-        for row, array in zip(out, chosen, strict=True):
-            row[:] = to_host(array.reshape(-1)[start:stop], None)
+        with np.errstate(over="ignore"):  # longdouble beyond float64 becomes infinite, and is then rejected
+            for row, array in zip(out, chosen, strict=True):
+                row[:] = to_host(array.reshape(-1)[start:stop], None)
         return out
 
 
@@ -105,7 +103,7 @@ class Updates:
 
     clients    which rows of the sources are admitted (None: all of them)
     wide       float32 data is read as float64
-    exponents  row i is read times 2**exponents[i] (None: all zero); 2**base for ordinary rows
+    base       every number is read times 2**base: what is too large or too small to be squared is brought near 1
     mixture    what is made of the rows: buckets, neighbourhoods, batches (None: the clients themselves)
     """
 
@@ -114,7 +112,6 @@ class Updates:
     clients: NDArray[np.intp] | None = None
     wide: bool = False
     base: int = 0
-    exponents: NDArray[np.int32] | None = None
     mixture: Mixture | None = None
 
     @property
@@ -126,20 +123,17 @@ class Updates:
         """Rows that are read, before any mixture."""
         return self.m if self.mixture is None else self.mixture.matrix.shape[1]
 
-    def plain(self) -> Updates:
-        """The numbers as they are: no powers of two, no widening."""
-        return replace(self, wide=False, base=0, exponents=None)
-
     def materialised(self) -> Updates:
         """The rows as one array, for mixtures that will be read many times."""
-        rows = np.empty((self.m, self.d), np.result_type(*(source.dtype for source in self.sources)))
+        wide = self.base != 0 or any(source.dtype is np.float64 for source in self.sources)
+        rows = np.empty((self.m, self.d), np.float64 if wide else np.float32)
 
         def kernel(block: Block, columns: slice, _: Block) -> None:
             rows[:, columns] = block
 
-        for _ in self.plain().map(kernel):
+        for _ in replace(self, wide=False).map(kernel):
             pass
-        return replace(self, sources=(Source.of(rows, self.d),), clients=None, mixture=None)
+        return replace(self, sources=(Source.of(rows, self.d),), clients=None, base=0, mixture=None)
 
     def reaching(self, place: NDArray[np.float64] | None) -> Updates:
         """The same updates, read as float64 where distances to `place` would overflow float32."""
@@ -148,11 +142,9 @@ class Updates:
 
     def take(self, clients: NDArray[np.intp]) -> Updates:
         """Only the given rows."""
-        exponents = None if self.exponents is None else self.exponents[clients]
         if self.mixture is not None:
-            return replace(self, m=len(clients), exponents=exponents, mixture=Mixture(self.mixture.matrix[clients]))
-        kept = clients if self.clients is None else self.clients[clients]
-        return replace(self, m=len(clients), clients=kept, exponents=exponents)
+            return replace(self, m=len(clients), mixture=Mixture(self.mixture.matrix[clients]))
+        return replace(self, m=len(clients), clients=clients if self.clients is None else self.clients[clients])
 
     def read(self, start: int, stop: int) -> Block:
         """Columns start to stop of every row, in the dtype we reckon in. May be a view: never write to it."""
@@ -172,11 +164,13 @@ class Updates:
             for source, low, high in parts:
                 source.read(low, high, self.clients, block[:, place : place + high - low])
                 place += high - low
+        if self.base:
+            block = np.ldexp(block.astype(np.float64), self.base)
         if self.mixture is not None:
             block = self.mixture.of(block)
         if self.wide:
             block = block.astype(np.float64, copy=False)
-        return block if self.exponents is None else np.ldexp(block, self.exponents[:, None])
+        return block
 
     def spans(self) -> list[tuple[int, int]]:
         """Column ranges to read at once: small arrays of one dtype together, large ones in parts."""
@@ -221,21 +215,20 @@ class Updates:
         return total
 
     def sample(self, columns: int) -> Block:
-        """About `columns` columns, in short runs spread evenly over all of them, without powers of two."""
-        plain = replace(self, base=0, exponents=None)
+        """About `columns` columns, in short runs spread evenly over all of them."""
         if self.d <= 2 * columns:
-            return plain.read(0, self.d)
+            return self.read(0, self.d)
         starts = np.linspace(0, self.d - SAMPLE_RUN, columns // SAMPLE_RUN).astype(int)
-        return np.concatenate([plain.read(a, a + SAMPLE_RUN) for a in starts], axis=1)
+        return np.concatenate([self.read(a, a + SAMPLE_RUN) for a in starts], axis=1)
 
     def gather(self, columns: NDArray[np.intp]) -> Block:
-        """The given columns (in rising order), in float64, without powers of two."""
-        plain = replace(self.plain(), wide=True)
+        """The given columns (in rising order), in float64."""
+        wide = replace(self, wide=True)
         parts = []
-        for start, stop in plain.spans():
+        for start, stop in wide.spans():
             inside = columns[(columns >= start) & (columns < stop)]
             if len(inside):
-                parts.append(plain.read(start, stop)[:, inside - start])
+                parts.append(wide.read(start, stop)[:, inside - start])
         return np.concatenate(parts, axis=1)
 
     def magnitudes(self) -> NDArray[np.float64]:
@@ -244,29 +237,41 @@ class Updates:
         """
 
         def squares(block: Block, _: slice, __: Block) -> Block:
-            return np.vecdot(block, block)
+            with np.errstate(over="ignore", invalid="ignore"):  # here: threads do not inherit it
+                return np.vecdot(block, block)
 
         def largest(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
 
         with np.errstate(over="ignore", invalid="ignore"):
             norms = np.sqrt(self.sum(squares))
-            if (norms < 2.0**SINGLE_ROOM).all() and np.median(norms) > 2.0 ** (-SINGLE_ROOM / 2):
-                return norms
-            # Something is odd: look at every number. maximum propagates NaN, so one bad number shows in its row.
-            return np.maximum.reduce(list(self.map(largest)), axis=0).astype(np.float64)
+        if (norms < 2.0**SINGLE_ROOM).all() and np.median(norms) > 2.0 ** (-SINGLE_ROOM / 2):
+            return norms
+        # Something is odd: look at every number. maximum propagates NaN, so one bad number shows in its row.
+        return np.maximum.reduce(list(self.map(largest)), axis=0).astype(np.float64)
 
     def scaled(self, magnitudes: NDArray[np.float64]) -> Updates:
         """The same updates, read so that sums of squares neither overflow nor vanish.
 
-        Numbers that float32 cannot square are read as float64. Numbers that float64 cannot square are read times powers
-        of two: ordinary clients share one, chosen by the median magnitude, which no minority can move; a client far
-        above them gets its own.
+        Numbers that float32 cannot square are read as float64. Where float64 cannot square them either, all are read times
+        one power of two, chosen by the median magnitude, which no minority can move.
         """
-        exponent = np.where(magnitudes > 0, np.frexp(magnitudes)[1], 0).astype(np.int32)
-        typical = int(np.median(exponent[magnitudes > 0])) if (magnitudes > 0).any() else 0
-        if abs(typical) <= SINGLE_ROOM and exponent.max() <= SINGLE_ROOM:
+        exponents, typical = _exponents(magnitudes)
+        if abs(typical) <= SINGLE_ROOM and exponents.max() <= SINGLE_ROOM:
             return self
-        base = 0 if abs(typical) <= DOUBLE_ROOM else -typical
-        exponents = np.where(exponent + base > DOUBLE_ROOM, -exponent, base).astype(np.int32)
-        return replace(self, wide=True, base=base, exponents=exponents if exponents.any() else None)
+        fits = abs(typical) <= DOUBLE_ROOM and exponents.max() <= DOUBLE_ROOM
+        return replace(self, wide=True, base=0 if fits else -typical)
+
+
+def out_of_reach(magnitudes: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Rows so far above the median row that float64 cannot square both: 2**400 times, which no honest client is."""
+    exponents, typical = _exponents(magnitudes)
+    return exponents > typical + DOUBLE_ROOM
+
+
+def _exponents(magnitudes: NDArray[np.float64]) -> tuple[NDArray[np.intc], int]:
+    """Every row's power of two, and the median one; rows of zeros have none, and stand with the median."""
+    some = magnitudes > 0
+    exponents = np.frexp(magnitudes)[1]
+    typical = int(np.median(exponents[some])) if some.any() else 0
+    return np.where(some, exponents, typical), typical
