@@ -22,7 +22,8 @@ SEEDS = 3
 
 def world(m, d, sizes, seed):
     rng = np.random.default_rng(seed)
-    n = np.full(m, 20.0) if sizes == "equal" else np.diff(np.sort(rng.choice(20 * m - 1, m - 1, replace=False)), prepend=0, append=20 * m)
+    cuts = np.sort(rng.choice(20 * m - 1, m - 1, replace=False)) if sizes == "unequal" else None
+    n = np.full(m, 20.0) if cuts is None else np.diff(cuts, prepend=0, append=20 * m)
     n = np.maximum(n, 1)
     mu = rng.standard_normal(d)
     mu *= np.sqrt(d / 20) / np.linalg.norm(mu)
@@ -61,7 +62,10 @@ def main():
         name = "none" if attack is None else attack if isinstance(attack, str) else f"collude at {attack:g} spreads"
         print(f"| {name} | {eps} |" + "".join(f" {np.mean(ratios[kappa][attack, eps]):.2f} |" for kappa in KAPPAS))
     for name, of in (("mean", np.mean), ("worst", np.max)):
-        print(f"| **{name}** | all |" + "".join(f" **{of(np.concatenate(list(ratios[k].values()))):.2f}** |" for k in KAPPAS))
+        print(
+            f"| **{name}** | all |"
+            + "".join(f" **{of(np.concatenate(list(ratios[k].values()))):.2f}** |" for k in KAPPAS)
+        )
 
 
 if __name__ == "__main__":

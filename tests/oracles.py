@@ -1,6 +1,5 @@
 """The formulas, literally: slow, float64, one loop per sum sign. The fast code must agree with these."""
 
-
 import numpy as np
 
 
@@ -51,7 +50,9 @@ def geometric_median(X, n=None, steps=50_000, tol=1e-13):
     for k in range(len(X)):
         d = np.linalg.norm(X - X[k], axis=1)
         here = d == 0
-        pull = sum((n_i * (x - X[k]) / d_i for n_i, x, d_i in zip(n, X, d, strict=True) if d_i > 0), np.zeros(X.shape[1]))
+        pull = sum(
+            (n_i * (x - X[k]) / d_i for n_i, x, d_i in zip(n, X, d, strict=True) if d_i > 0), np.zeros(X.shape[1])
+        )
         if np.linalg.norm(pull) <= n[here].sum():
             return X[k].copy()
     c = np.median(X, axis=0)

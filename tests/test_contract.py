@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from cases import ROBUST, parameters
 from hypothesis import given, settings
 
 import holdfast.updates
+from cases import ROBUST, parameters
 from holdfast import RULES, aggregate
 
 every_rule = pytest.mark.parametrize("rule", sorted(RULES))
@@ -48,7 +48,9 @@ def test_permutation(rule, seed):
     plain = aggregate(X, rule, **parameters(rule, 4))
     moved = aggregate(X[order], rule, **parameters(rule, 4))
     near(moved.value, plain.value, X)
-    assert [row.distance for row in moved.clients] == pytest.approx([plain.clients[i].distance for i in order], rel=1e-4)
+    assert [row.distance for row in moved.clients] == pytest.approx(
+        [plain.clients[i].distance for i in order], rel=1e-4
+    )
     assert [row.client for row in moved.clients] == list(range(len(X)))
 
 
@@ -164,8 +166,12 @@ def arrays(X):
     yield "layers", [[x[:7], x[7:].reshape(53, 1)] for x in X], lambda v: np.concatenate([v[0], v[1].ravel()])
     yield (
         "dicts",
-        [dict(reversed([("a", x[:50].reshape(5, 10)), ("b", x[50:])])) if i % 2 else {"a": x[:50].reshape(5, 10), "b": x[50:]}
-         for i, x in enumerate(X)],
+        [
+            dict(reversed([("a", x[:50].reshape(5, 10)), ("b", x[50:])]))
+            if i % 2
+            else {"a": x[:50].reshape(5, 10), "b": x[50:]}
+            for i, x in enumerate(X)
+        ],
         lambda v: np.concatenate([v["a"].ravel(), v["b"]]),
     )
     yield "torch matrix", torch.tensor(X), lambda v: v.numpy()

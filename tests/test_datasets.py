@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from holdfast import datasets
-from holdfast.datasets import Collection, DataError, load, synthesized
+from holdfast.datasets import DataError, _Collection, _load, synthesized
 from holdfast.partition import balanced
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -40,7 +40,7 @@ def files(arrays):
 @pytest.fixture
 def tiny(files):
     md5 = {name: hashlib.md5(data).hexdigest() for name, data in files.items()}
-    return Collection("tiny", md5, ("https://one.test/", "https://two.test/"))
+    return _Collection("tiny", md5, ("https://one.test/", "https://two.test/"))
 
 
 @pytest.fixture(autouse=True)
@@ -93,17 +93,17 @@ def assert_is(images, arrays):
 @pytest.mark.parametrize("place", ["own", "cache"])
 def test_folders_zipped_or_not(place, zipped, places, files, tiny, arrays):
     put(places[place], files, zipped=zipped)
-    assert_is(load(tiny), arrays)
+    assert_is(_load(tiny), arrays)
 
 
 def test_a_mirror_fills_the_cache_and_is_not_asked_again(monkeypatch, places, files, tiny, arrays):
     urlopen, asked = served({f"https://two.test/{name}.gz": gzip.compress(data) for name, data in files.items()})
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    assert_is(load(tiny), arrays)
+    assert_is(_load(tiny), arrays)
     assert asked[0].startswith("https://one.test/")
     assert sorted(path.name for path in places["cache"].iterdir()) == sorted(NAMES)
     asked.clear()
-    assert_is(load(tiny), arrays)
+    assert_is(_load(tiny), arrays)
     assert asked == []
 
 
@@ -113,7 +113,7 @@ def test_a_mirror_that_lies_is_passed_over_and_reported(monkeypatch, places, fil
     urlopen, _ = served({f"https://one.test/{name}.gz": gzip.compress(data) for name, data in wrong.items()} | half)
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     with pytest.raises(DataError) as caught:
-        load(tiny)
+        _load(tiny)
     assert f"https://one.test/: {NAMES[2]} has MD5" in str(caught.value)
     assert "https://two.test/: not a whole gzip file" in str(caught.value)
     assert not places["cache"].exists()
@@ -138,7 +138,7 @@ def test_an_error_lists_all_that_was_tried(places):
 def test_an_unset_variable_is_named(monkeypatch, tiny):
     monkeypatch.delenv("HOLDFAST_DATA")
     with pytest.raises(DataError, match=r"\$HOLDFAST_DATA: not set"):
-        load(tiny)
+        _load(tiny)
 
 
 @pytest.mark.parametrize("harm", ["truncated", "other bytes", "not gzip", "raw and short"])
@@ -157,7 +157,7 @@ def test_a_damaged_file_of_the_user_is_an_error_at_once(place, harm, monkeypatch
     urlopen, asked = served({})
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     with pytest.raises(DataError, match=rf"{path.name} is damaged \(.*(MD5|gzip).*\)\. Delete it"):
-        load(tiny)
+        _load(tiny)
     assert asked == []
 
 
@@ -170,7 +170,7 @@ def test_a_full_disk_leaves_nothing_half_written(monkeypatch, places, files, tin
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.warns(UserWarning, match=r"cannot keep .* \(No space left on device\)"):
-        assert_is(load(tiny), arrays)
+        assert_is(_load(tiny), arrays)
     assert list(places["cache"].iterdir()) == []
 
 
@@ -194,7 +194,7 @@ def test_the_wheel_gives_the_idx_bytes(monkeypatch, tiny, arrays):
     x, y, test_x, test_y = (array.astype(np.float32).reshape(len(array), -1) / 256 for array in arrays)
     y, test_y = arrays[1].astype(np.int64), arrays[3].astype(np.int64)
     fake_wheel(monkeypatch, pickle.dumps(((x[:5], y[:5]), (x[5:], y[5:]), (test_x, test_y)), protocol=4))
-    monkeypatch.setattr(datasets, "MNIST", Collection("mnist", tiny.md5, (), datasets.MNIST.others))
+    monkeypatch.setattr(datasets, "MNIST", _Collection("mnist", tiny.md5, (), datasets.MNIST.others))
     assert_is(datasets.mnist(), arrays)
 
 

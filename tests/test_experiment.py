@@ -1,5 +1,6 @@
 """Experiments: keys, options, the store, and that neither a kill nor the number of processes changes a bit."""
 
+import contextlib
 import json
 import os
 import random
@@ -281,7 +282,7 @@ def test_a_worker_that_dies_is_an_error():
 # Kills
 
 LONG = [
-    replace(SMALL, rounds=150, rule=rule, options=(*SMALL.options, ("keep_weights", 1))) for rule in ("huber", "median")
+    replace(SMALL, rounds=600, rule=rule, options=(*SMALL.options, ("keep_weights", 1))) for rule in ("huber", "median")
 ]
 SCRIPT = """
 import json, sys
@@ -322,8 +323,9 @@ def test_kills_at_any_moment_change_no_bit(tmp_path):
         process = start(folder, 2, LONG)
         wait_for_change(folder, process, state(folder))
         time.sleep(chance.uniform(0, 0.1))
-        kills += process.poll() is None
-        os.killpg(process.pid, sent)
+        with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+            os.killpg(process.pid, sent)
+            kills += 1
         process.wait(timeout=30)
     assert kills >= 3
     finished = start(folder, 2, LONG)

@@ -2,10 +2,10 @@
 
 import hypothesis.strategies as st
 import numpy as np
-import oracles
 import pytest
 from hypothesis import given, settings
 
+import oracles
 from holdfast import aggregate, thresholds
 
 SHAPES = [(7, 1), (8, 3), (15, 5), (24, 40), (40, 11), (60, 200)]
@@ -195,7 +195,9 @@ def test_from_theory_gives_the_theorems_thresholds():
 
     X = clients(20, 5)
     setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
-    result = aggregate(X, samples=np.full(20, 1000), threshold=thresholds.from_theory(1, sigma=1.0, d=5, N=20_000, delta=0.05))
+    result = aggregate(
+        X, samples=np.full(20, 1000), threshold=thresholds.from_theory(1, sigma=1.0, d=5, N=20_000, delta=0.05)
+    )
     assert result.clients[0].threshold == pytest.approx(bounds.threshold_theorem_1(setting))
     two = thresholds.from_theory(2, sigma=1.0, d=5, N=20_000, delta=0.05, epsilon=0.2)
     n = np.full(20, 1000.0)

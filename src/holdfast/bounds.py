@@ -17,6 +17,44 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from holdfast.checks import condition
+from holdfast.convergence import (
+    convex_error,
+    convex_radius,
+    convex_rounds,
+    nonconvex_error,
+    nonconvex_radius,
+    nonconvex_rounds,
+    strongly_convex_error,
+)
+
+__all__ = [
+    "Setting",
+    "big_r",
+    "byzantine_fraction",
+    "convex_error",
+    "convex_radius",
+    "convex_rounds",
+    "delta_0",
+    "delta_a",
+    "delta_b",
+    "delta_c",
+    "delta_mu",
+    "least_t_0_theorem_2",
+    "least_t_0_theorem_3",
+    "n_0",
+    "nonconvex_error",
+    "nonconvex_radius",
+    "nonconvex_rounds",
+    "r_0",
+    "r_0i",
+    "r_mu",
+    "strongly_convex_error",
+    "threshold_theorem_1",
+    "thresholds_theorem_2",
+    "thresholds_theorem_3",
+]
+
 Floats = NDArray[np.float64]
 
 
@@ -41,14 +79,14 @@ class Setting:
     sigma_mu: float = 0.0
 
     def __post_init__(self) -> None:
-        _require(0 < self.delta < 1, "Setting", "0 < delta < 1", "choose delta = 0.05, say", delta=self.delta)
+        condition(0 < self.delta < 1, "Setting", "0 < delta < 1", "choose delta = 0.05, say", delta=self.delta)
         scales = {"sigma": self.sigma, "L": self.L, "sigma_mu": self.sigma_mu}
         positive = min(self.sigma, self.L) > 0 and self.sigma_mu >= 0 and sum(scales.values()) < math.inf
-        _require(positive, "Setting", "sigma > 0, L > 0, sigma_mu >= 0", "give finite, positive scales", **scales)
+        condition(positive, "Setting", "sigma > 0, L > 0, sigma_mu >= 0", "give finite, positive scales", **scales)
         sizes, enough = {"d": self.d, "m": self.m, "N": self.N}, self.d >= 1 and 1 <= self.m <= self.N < math.inf
-        _require(enough, "Setting", "d >= 1, 1 <= m <= N", "give every client a sample", **sizes)
+        condition(enough, "Setting", "d >= 1, 1 <= m <= N", "give every client a sample", **sizes)
         cell = {"N": self.N, "r_d": self.r_d, "L": self.L}
-        _require(self.N * self.r_d * self.L > 1, "Setting", "N > 1/(r_d L)", "raise N", **cell)
+        condition(self.N * self.r_d * self.L > 1, "Setting", "N > 1/(r_d L)", "raise N", **cell)
         _at_least("Setting", "C_W (N L)^d >= 1", "ln_c_w", self.ln_c_w, -self.d * math.log(self.N * self.L), **cell)
 
 
@@ -83,7 +121,7 @@ def delta_a(setting: Setting, *, epsilon: float, T: float) -> float:
     Slip: Lemma diff2 takes the mean of all m clients for that of the honest ones, 2 epsilon r_0 further off at most;
     the first branch has room for exactly that at epsilon = 1/4 and T = 3 r_0, and the claim stands.
     """
-    _require(0 <= epsilon < 1 / 2, "delta_a", "0 <= epsilon < 1/2", "keep more than half honest", epsilon=epsilon)
+    condition(0 <= epsilon < 1 / 2, "delta_a", "0 <= epsilon < 1/2", "keep more than half honest", epsilon=epsilon)
     radius = r_0(setting)
     _at_least("delta_a", "T >= 3 r_0", "T", T, 3 * radius, r_0=radius)
     if epsilon <= 1 / 4:
@@ -189,62 +227,6 @@ def delta_c(setting: Setting, *, epsilon: float, T_0: float, M: float, samples: 
     return pulled + delta_0(setting) + delta_mu(setting, samples=samples)
 
 
-# The convergence lemmas: w <- Proj_W(w - eta g(w)) with |g - grad F| <= Delta everywhere on W. F is L-smooth and w* is
-# its unconstrained minimiser; `start` is |w_0 - w*|, `gap` is F(w_0) - F(w*).
-
-
-def strongly_convex_error(*, Delta: float, mu: float, L: float, eta: float, start: float, t: int) -> float:
-    """|w_t - w*| <= (1 - rho)^t start + 2 Delta / mu,  rho = eta mu / 2, for a mu-strongly convex F.  Lemma (strong).
-
-    Needs 0 < mu <= L, 0 < eta <= 1/L, W convex and w* in W.  One step contracts by sqrt(1 - eta mu) <= 1 - rho.
-    """
-    holds, needs = 0 < mu <= L and 0 < eta * L <= 1, "0 < mu <= L and 0 < eta <= 1/L"
-    _require(holds, "strongly_convex_error", needs, "lower mu or eta", mu=mu, L=L, eta=eta)
-    return float((1 - eta * mu / 2) ** t * start + 2 * Delta / mu)
-
-
-def convex_radius(*, start: float) -> float:
-    """The radius of W around w* that Lemma (convex) prescribes: 2 start. None of its rounds leaves it."""
-    return 2 * start
-
-
-def convex_rounds(*, Delta: float, L: float, start: float) -> int:
-    """t_m = L start / Delta, rounded down: one round more could leave W, and the 16 has room for one less."""
-    _require(Delta > 0, "convex_rounds", "Delta > 0", "without error, every further round helps", Delta=Delta)
-    return math.floor(L * start / Delta)
-
-
-def convex_error(*, Delta: float, start: float) -> float:
-    """F(w_t) - F(w*) <= 16 start Delta after t = `convex_rounds`, for a convex F and eta = 1/L.  Lemma (convex).
-
-    Slip: case 2 of the proof misses a step of at most Delta^2/(2L) uphill; the 16 has room for it.
-    """
-    return 16 * start * Delta
-
-
-def nonconvex_radius(*, Delta: float, gap: float, gradient_bound: float) -> float:
-    """The radius of W around w_0 that Lemma (nonconvex) prescribes: 2 (gradient_bound + Delta) gap / Delta^2.
-
-    Slip: the paper centres W at w*, and drops |w_0 - w*| from the sum of the steps; such a W need not hold w_0.
-    """
-    _require(Delta > 0, "nonconvex_radius", "Delta > 0", "without error, no radius is needed", Delta=Delta)
-    return 2 * (gradient_bound + Delta) * gap / Delta**2
-
-
-def nonconvex_rounds(*, Delta: float, L: float, gap: float) -> int:
-    """t_m = 2 L gap / Delta^2, rounded up: one round less, and |grad F|^2 may not average 2 Delta^2 yet."""
-    _require(Delta > 0, "nonconvex_rounds", "Delta > 0", "without error, every further round helps", Delta=Delta)
-    return math.ceil(2 * L * gap / Delta**2)
-
-
-def nonconvex_error(*, Delta: float) -> float:
-    """The least |grad F(w_t)|, t <= `nonconvex_rounds`, is at most sqrt(2) Delta; eta = 1/L.  Lemma (nonconvex).
-
-    Slip: the proof adds Delta^2/(2L) once instead of once a round; the sum is then 2 t_m Delta^2 and the claim stands.
-    """
-    return math.sqrt(2) * Delta
-
-
 def _log_count(setting: Setting, clients: int) -> float:
     """ln(2 6^d clients C_W (N L)^d / delta), term by term: the number itself has d digits and more."""
     cover = setting.ln_c_w + setting.d * math.log(setting.N * setting.L)
@@ -261,16 +243,16 @@ def _reach(setting: Setting, M: float) -> float:
 
 
 def _least_t_0(bound: str, setting: Setting, epsilon: float, M: float, radius: float) -> float:
-    _require(0 <= epsilon < 1 / 2, bound, "0 <= epsilon < 1/2", "keep more than half honest", epsilon=epsilon)
+    condition(0 <= epsilon < 1 / 2, bound, "0 <= epsilon < 1/2", "keep more than half honest", epsilon=epsilon)
     _at_least(bound, "M >= 2R", "M", M, 2 * big_r(setting), R=big_r(setting))
     return (2 * radius + epsilon * _reach(setting, M)) / (1 - 2 * epsilon)
 
 
 def _client_sizes(bound: str, setting: Setting, samples: ArrayLike) -> Floats:
     n = np.asarray(samples, dtype=np.float64)
-    _require(n.shape == (setting.m,), bound, "one n_i per client", "pass m samples", m=setting.m, samples=n.size)
-    _require(bool(np.all(n > 0)), bound, "n_i > 0", "leave empty clients out", smallest=float(n.min()))
-    _require(math.isclose(n.sum(), setting.N), bound, "sum n_i = N", f"set N to {n.sum():.17g}", N=setting.N)
+    condition(n.shape == (setting.m,), bound, "one n_i per client", "pass m samples", m=setting.m, samples=n.size)
+    condition(bool(np.all(n > 0)), bound, "n_i > 0", "leave empty clients out", smallest=float(n.min()))
+    condition(math.isclose(n.sum(), setting.N), bound, "sum n_i = N", f"set N to {n.sum():.17g}", N=setting.N)
     return n
 
 
@@ -280,14 +262,8 @@ def _large_clients(bound: str, setting: Setting, samples: ArrayLike) -> Floats:
     _at_least(bound, "n_i >= n_0", "the smallest n_i", float(n.min()), n_0(setting))
     most = math.floor((big_r(setting) / (delta_0(setting) + 2 / setting.N)) ** 2)
     remedy = f"split clients with more than {most} samples"
-    _require(n.max() <= most, bound, "Delta_0 + 2/N <= R / sqrt(n_i)", remedy, largest=n.max(), N=setting.N)
+    condition(n.max() <= most, bound, "Delta_0 + 2/N <= R / sqrt(n_i)", remedy, largest=n.max(), N=setting.N)
     return n
-
-
-def _require(holds: bool, bound: str, needs: str, remedy: str, **met: float) -> None:
-    if not holds:
-        values = ", ".join(f"{name} = {value:.6g}" for name, value in met.items())
-        raise ValueError(f"{bound} needs {needs}: {values}; {remedy}")
 
 
 def _at_least(bound: str, needs: str, name: str, value: float, least: float, **met: float) -> None:
@@ -295,4 +271,4 @@ def _at_least(bound: str, needs: str, name: str, value: float, least: float, **m
     if not (math.isfinite(value) and value >= least - 1e-12 * abs(least)):
         step = 10.0 ** (math.floor(math.log10(abs(least))) - 5) if least else 1.0
         up = math.ceil(least / step) * step
-        _require(False, bound, needs, f"raise {name} to at least {up:.6g}", **{name: value}, **met)
+        condition(False, bound, needs, f"raise {name} to at least {up:.6g}", **{name: value}, **met)

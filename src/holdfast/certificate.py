@@ -34,6 +34,8 @@ from numbers import Integral
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Certificate", "top_eigenvalue"]
+
 Array = NDArray[np.float64]
 
 EPS = float(np.finfo(np.float64).eps)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 
-__all__ = ["FEWER", "integer", "listed", "positive", "require", "unknown"]
+__all__ = ["FEWER", "condition", "integer", "listed", "positive", "require", "unknown"]
 
 FEWER = "Lower f, or gather more clients."  # the remedy where a bound on m and f fails
 
@@ -17,6 +17,13 @@ def require(condition: bool, rule: str, *, needs: str, remedy: str, **met: objec
     if not condition:
         values = ", ".join(f"{name} = {value}" for name, value in met.items())
         raise ValueError(f"{rule} needs {needs}; met {values}. {remedy}")
+
+
+def condition(holds: bool, bound: str, needs: str, remedy: str, **met: float) -> None:
+    """The same for the conditions of a theorem: numbers only, to six digits."""
+    if not holds:
+        values = ", ".join(f"{name} = {value:.6g}" for name, value in met.items())
+        raise ValueError(f"{bound} needs {needs}: {values}; {remedy}")
 
 
 def integer(value: object, name: str, *, at_least: int = 0) -> int:

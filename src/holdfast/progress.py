@@ -77,8 +77,8 @@ class Measured:
 
     def close(self, name: str, label: str, other: str, by: float) -> Comparison:
         """`label` does not make more progress than `other` by `by` or more."""
-        return self._compared(name, [label, other], by - self.lead(name, label, other))
+        return self._compared(name, [label, other], by - self.lead(name, label, other), f"not {by} ahead: ")
 
-    def _compared(self, name: str, labels: Sequence[str], values: Values) -> Comparison:
+    def _compared(self, name: str, labels: Sequence[str], values: Values, word: str = "") -> Comparison:
         ends = ", ".join(f"{label} {self.ends(name, label).mean():.3f}" for label in labels)
-        return Comparison(f"{name} {SUBFIGURES[name].attack} ({ends})", tuple(values.tolist()))
+        return Comparison(f"{word}{name} {SUBFIGURES[name].attack} ({ends})", tuple(values.tolist()))

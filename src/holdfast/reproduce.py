@@ -76,7 +76,7 @@ def reproduce(
     path = write_report(
         out,
         results,
-        title="The paper, reproduced" + (" (quick: one seed, few rounds, nothing to conclude from)" if quick else ""),
+        title="The paper, reproduced" + (" (quick: few rounds on MNIST, nothing to conclude from)" if quick else ""),
         verdicts=verdicts,
         tables=tables,
         panels=_panels(figures, plan, found),

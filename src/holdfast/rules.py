@@ -35,7 +35,7 @@ LIMIT = 1e-6  # thresholds of so many typical distances stand for 0: the answer 
 def mean(geometry: Geometry) -> Weights:
     """The mean weighted by samples; not robust, the yardstick of everything else.
 
-    argmin_s sum_i n_i |s - X_i|^2.
+    argmin_s sum_i n_i |s - X_i|^2.  FedAvg: McMahan et al. 2017.
     """
     return normalised(geometry.samples)
 
@@ -69,7 +69,7 @@ def geometric_median(
     """
 
     def nearly_zero(distances: Vector, samples: Weights) -> Vector:
-        return np.full(len(samples), LIMIT * weighted_median(distances, samples))
+        return np.full(len(samples), LIMIT * _weighted_median(distances, samples))
 
     return replace(_huber(geometry, nearly_zero, tol, max_iterations, start), thresholds=None)
 
@@ -87,7 +87,7 @@ def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations:
         thresholds = geometry.read(thresholds)
         if thresholds.max() > VANISHING * np.median(distances) or not distances.any():
             return thresholds
-        return np.full(geometry.m, LIMIT * weighted_median(distances, geometry.samples))
+        return np.full(geometry.m, LIMIT * _weighted_median(distances, geometry.samples))
 
     weights = geometry.start()
     if start is not None:
@@ -180,7 +180,7 @@ def centered_clipping(
     return Solved(weights, np.full(m, reach), True, steps)
 
 
-def weighted_median(values: Vector, weights: Weights) -> float:
+def _weighted_median(values: Vector, weights: Weights) -> float:
     """The smallest value at which at least half of the weight lies at or below."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(normalised(weights)[order])

@@ -112,7 +112,8 @@ def divide_and_conquer(
     """The mean of the clients that stand out in none of several random samples of columns.
 
     Each iteration centres a sample of columns, scores clients by their squared projection on its top singular vector, and
-    keeps the m - filter_fraction * f lowest; the clients kept by all are averaged. Needs iterations * filter_fraction * f < m.
+    keeps the m - filter_fraction * f lowest; the clients kept by all are averaged. Needs m >= 2f + 1, and
+    iterations * filter_fraction * f < m.
     Shejwalkar & Houmansadr 2021 (DnC). Ours first drops, out of the same budget, clients beyond 10 median distances from the
     Huber aggregate: of several huge liars, one direction does not see them all.
     """

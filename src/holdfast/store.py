@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Checkpoint", "fingerprint", "write_whole"]
+__all__ = ["Checkpoint", "fingerprint", "packed", "unpacked", "write_whole"]
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -79,3 +81,15 @@ class Checkpoint:
         file = io.BytesIO()
         np.savez(file, allow_pickle=False, notes=np.frombuffer(notes, np.uint8), **arrays)
         write_whole(self.path, file.getvalue())
+
+
+def packed(weights: NDArray[np.float16] | None) -> str | None:
+    """An array of half floats as text, for JSON."""
+    return None if weights is None else base64.b64encode(zlib.compress(weights.astype("<f2").tobytes())).decode()
+
+
+def unpacked(text: str | None, shape: tuple[int, int]) -> NDArray[np.float16] | None:
+    """And back."""
+    if text is None:
+        return None
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<f2").reshape(shape).astype(np.float16)

@@ -48,7 +48,7 @@ def flatten(update: object) -> list[Leaf]:
             for i, inner in enumerate(part):
                 yield from walk(inner, (*path, i))
         else:
-            where = f" at {describe_path(path)}" if path else ""
+            where = f" at {_describe_path(path)}" if path else ""
             raise TypeError(f"{type(part).__name__}{where} is not an array")
 
     return list(walk(update, ()))
@@ -68,7 +68,7 @@ def signature(leaves: list[Leaf]) -> Signature:
     return tuple((leaf.path, tuple(leaf.array.shape), kind(leaf.array)) for leaf in leaves)
 
 
-def describe_path(path: Path) -> str:
+def _describe_path(path: Path) -> str:
     return "".join(f"[{part!r}]" for part in path)
 
 
@@ -77,12 +77,12 @@ def describe(found: Signature, expected: Signature) -> str:
     mine, theirs = ({path: rest for path, *rest in s} for s in (found, expected))
     for path in theirs:
         if path not in mine:
-            return f"misses {describe_path(path) or 'the array itself'}"
+            return f"misses {_describe_path(path) or 'the array itself'}"
     for path in mine:
         if path not in theirs:
-            return f"has an extra {describe_path(path) or 'array'}"
+            return f"has an extra {_describe_path(path) or 'array'}"
     for path, (shape, sort) in mine.items():
-        where = f" at {describe_path(path)}" if path else ""
+        where = f" at {_describe_path(path)}" if path else ""
         if shape != theirs[path][0]:
             return f"shape {shape}{where}, expected {theirs[path][0]}"
         if sort != theirs[path][1]:

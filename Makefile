@@ -1,0 +1,48 @@
+# On a machine with Python 3.11 or later and pip, each of these sets up .venv in the checkout and runs.
+# Another interpreter: make test PYTHON=python3.12. Part of the tests: make test ARGS="tests/test_cli.py -x".
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+IN_VENV := $(VENV)/bin/python -m
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint check format clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+demo: $(VENV)/.installed ## one round in which 20 of 100 clients lie: what four rules make of it
+	@$(IN_VENV) holdfast demo
+
+test: $(VENV)/.installed-dev ## every test
+	$(IN_VENV) pytest $(ARGS)
+
+lint: $(VENV)/.installed-dev ## format, lint, types: say what is wrong, change nothing
+	$(IN_VENV) ruff format --check .
+	$(IN_VENV) ruff check .
+	$(IN_VENV) mypy
+
+check: lint test ## all that must pass before a change goes in
+
+format: $(VENV)/.installed-dev ## format, and fix what the linter can fix
+	$(IN_VENV) ruff format .
+	$(IN_VENV) ruff check --fix .
+
+clean: ## remove .venv and what tools left behind
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+
+# pip, not python, stands for the environment: without ensurepip `venv` leaves a python behind and fails.
+$(VENV)/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "holdfast needs Python 3.11 or later, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/pip
+	$(IN_VENV) pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/pip
+	$(IN_VENV) pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.installed

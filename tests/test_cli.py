@@ -1,0 +1,128 @@
+"""The command line: what it prints, and how it fails."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from holdfast import MIXING, RULES, __version__, aggregate
+from holdfast.cli import app
+from holdfast.spec import THRESHOLDS
+from holdfast.story import LIES, TURNS, judge, scene
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200", "NO_COLOR": "1"}, prog_name="holdfast")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def words(result):
+    """The output on one line; some versions of typer draw errors in a box."""
+    return " ".join(re.sub(r"[│╭╮╰╯─|]", " ", result.output).split())
+
+
+def test_round_in_a_process_of_its_own():
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "round"], capture_output=True, text=True, encoding="utf-8", timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for told in ("mean", "median", "krum", "huber", "rejected", "clipped", "recall", "Proven"):
+        assert told in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_round_prints_in_ascii_where_it_must():
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "round", "--clients", "10", "--liars", "2"],
+        capture_output=True,
+        env={"PYTHONIOENCODING": "ascii"},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+
+
+def test_same_seed_same_words():
+    first, again, other = (
+        re.sub(r"[\d.]+ ms", "", words(run("round", "--clients", "20", "--liars", "4", "--seed", seed)))
+        for seed in "112"
+    )
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(("clients", "liars"), [(3, 0), (3, 1), (5, 2), (21, 10), (60, 20)])
+def test_round_of_any_size(clients, liars):
+    result = run("round", "--clients", str(clients), "--liars", str(liars))
+    assert result.exit_code == 0
+    assert ("refused: krum needs m >= 2f + 3" in result.output) == (clients < 2 * liars + 3 + rejected(liars))
+
+
+def rejected(liars):
+    return sum(TURNS[turn % len(TURNS)] in ("nan", "shape") for turn in range(liars))
+
+
+def test_the_story_the_demo_tells():
+    told = scene()
+    mean, median, krum, huber = judge(told)
+    assert len(told.liars) == 20
+    assert set(told.lies) == {"", *LIES}
+    assert told.off(mean.result.value) > 1e6
+    assert krum.liars_weight(told) == 1.0  # it follows the colluders
+    assert told.off(huber.result.value) < told.off(median.result.value) < told.off(krum.result.value)
+    low = np.flatnonzero(huber.pulls() < 0.5)
+    assert {told.lies[i] for i in low} == set(LIES) - {"collude"}
+    assert len(low) == 20 - told.lies.count("collude")
+    assert told.moved(huber.result) < huber.result.certificate.radius(20) / told.spread
+    assert huber.result.clients == aggregate(told.updates, samples=told.samples).clients
+
+
+def test_list():
+    printed = run("list").output
+    assert not [name for name in (*RULES, *MIXING, *THRESHOLDS) if name not in printed]
+    assert "Keep the client closest to its neighbours." in printed
+    assert "threshold='automatic'" in printed
+
+
+@pytest.mark.parametrize("name", [*RULES, *MIXING, *THRESHOLDS])
+def test_list_one(name):
+    result = run("list", name)
+    assert result.exit_code == 0
+    assert result.output.startswith(f"{name}(")
+    assert "geometry" not in result.output.splitlines()[0]
+
+
+def test_version():
+    assert run("--version").output == f"holdfast {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",)])
+def test_help_names_the_commands(arguments):
+    printed = run(*arguments).output
+    assert "round" in printed
+    assert "list" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["dmeo"], "unknown command 'dmeo'. Did you mean 'demo'? Known: demo, list, report, reproduce, round, run."),
+        (["frobnicate"], "unknown command 'frobnicate'. Known: demo, list, report, reproduce, round, run."),
+        (["list", "krumm"], "unknown name 'krumm'. Did you mean 'krum'?"),
+        (["round", "--client", "3"], "--clients"),
+        (["round", "--liars", "50"], "met clients = 100, liars = 50. Lower liars to 49, or raise clients to 101."),
+        (["round", "--clients", "2"], "clients must be at least 3, got 2."),
+        (["round", "--seed", "-1"], "seed must be at least 0, got -1."),
+        (["round", "--liars", "many"], "--liars"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_to_do(arguments, told):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert told in words(result)
+    assert "Traceback" not in result.output
