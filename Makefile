@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
 
-demo: $(VENV)/.installed ## one round in which 20 of 100 clients lie: what four rules make of it
+demo: $(VENV)/.installed ## one round with liars, then a federation trained among them
 	@$(IN_VENV) holdfast demo
 
 test: $(VENV)/.installed-dev ## every test

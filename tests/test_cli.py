@@ -126,3 +126,53 @@ def test_errors_say_what_to_do(arguments, told):
     assert result.exit_code == 2
     assert told in words(result)
     assert "Traceback" not in result.output
+
+
+GRID = """
+data = "synthesized"
+rule = ["mean", "huber"]
+attack = "sign_flip"
+epsilon = 0.2
+m = 20
+rounds = 3
+[options]
+samples = 200
+d = 5
+"""
+
+
+def test_run_then_report(tmp_path):
+    (tmp_path / "grid.toml").write_text(GRID)
+    ran = run("run", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out"), "--jobs", "1")
+    assert ran.exit_code == 0, ran.output
+    assert "sign_flip, epsilon 0.2" in words(ran)
+    assert (tmp_path / "out" / "report.html").is_file()
+    (tmp_path / "out" / "report.html").unlink()
+    again = run("report", str(tmp_path / "out"))
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_demo_trains_and_reports(tmp_path, monkeypatch):
+    import holdfast.demo
+
+    monkeypatch.setattr(holdfast.demo, "ROUNDS", 2)
+    shown = run("demo", "--out", str(tmp_path), "--jobs", "1")
+    assert shown.exit_code == 0, shown.output
+    for told in ("ONE ROUND", "2 ROUNDS", "trimmed_mean_attack", "held down", "report.html"):
+        assert told in shown.output
+    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["reproduce", "fig7"], "unknown part of the paper 'fig7'"),
+        (["run", "nowhere.toml"], "nowhere.toml does not exist. Start from examples/grid.toml."),
+        (["report", "nowhere"], "no results in nowhere"),
+    ],
+)
+def test_errors_of_the_experiments(arguments, told):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert told in words(result)

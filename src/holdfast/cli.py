@@ -60,7 +60,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Where all chance comes from.")] = 0,
     jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
 ) -> None:
-    """Train a federation of 500 clients, 100 of them liars, under four attacks and five rules."""
+    """One round with liars; then a federation of 500 clients, 100 of them liars, under four attacks and five rules."""
     from holdfast.demo import demo as play
 
     _checked(lambda: play(out, seed=seed, jobs=jobs, console=Console(highlight=False)))
@@ -74,12 +74,7 @@ def round_(
 ) -> None:
     """One round with liars: four rules, whom Huber held down, and what is proven."""
     scene = _checked(lambda: story.scene(clients, liars, seed))
-    console = Console(highlight=False)
-    console.print(
-        f"{clients} clients sent {story.D:,} numbers each; {liars} of them lie. A spread is the median distance of an honest "
-        "client to the mean of the honest: 1.00 off is about as bad as picking an honest client by lot.\n"
-    )
-    print_round(console, scene)
+    print_round(Console(highlight=False), scene)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""holdfast demo: a federation of 500 clients, a fifth of them liars, under the paper's attacks; without network or torch."""
+"""holdfast demo: one round with liars, then a federation of 500 clients trained among them; without network or torch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import holdfast.story as story
 from holdfast.experiment import Experiment, Result, Store, run_all
 from holdfast.heatmap import detection
 from holdfast.report import Panel, write_report
-from holdfast.show import table_of
+from holdfast.show import print_round, table_of
 
 __all__ = ["ATTACKS", "RULES", "demo", "runs"]
 
-CLIENTS, EPSILON = 500, 0.2
+CLIENTS, EPSILON, ROUNDS = 500, 0.2, 200
 LIARS = int(CLIENTS * EPSILON)
 ATTACKS = ("sign_flip", "krum_attack", "trimmed_mean_attack", "huber_attack")
 RULES = {
@@ -34,7 +35,7 @@ def runs(seed: int) -> dict[tuple[str, str], Experiment]:
     watched = {"huber": (("keep_weights", 1),)}
     return {
         (label, attack): Experiment(
-            "synthesized", rule, attack, EPSILON, seed, m=CLIENTS, options=watched.get(label, ())
+            "synthesized", rule, attack, EPSILON, seed, m=CLIENTS, rounds=ROUNDS, options=watched.get(label, ())
         )
         for attack in ATTACKS
         for label, rule in RULES.items()
@@ -42,7 +43,10 @@ def runs(seed: int) -> dict[tuple[str, str], Experiment]:
 
 
 def demo(out: Path, *, seed: int, jobs: int, console: Console) -> Path:
-    """Train, print the table and who was caught, write the report."""
+    """Show one round; train, print the table and who was caught, write the report."""
+    console.print("[bold]ONE ROUND[/bold]")
+    print_round(console, story.scene(seed=seed))
+    console.print(f"\n[bold]{ROUNDS} ROUNDS[/bold]")
     console.print(
         f"{CLIENTS} clients learn a linear model of 50 numbers together; {LIARS} of them lie, in one of four ways. "
         "Krum and the trimmed mean are told how many; Huber is told nothing.\n"
@@ -50,7 +54,7 @@ def demo(out: Path, *, seed: int, jobs: int, console: Console) -> Path:
     planned = runs(seed)
     results = run_all(list(planned.values()), Store(out / "results"), jobs=jobs, progress=console.is_terminal)
     found = dict(zip(planned, results, strict=True))
-    console.print("[bold]RMSE after 200 rounds; 1.00 is the noise, what is left when the truth is known[/bold]")
+    console.print(f"[bold]RMSE after {ROUNDS} rounds; 1.00 is the noise, what is left when the truth is known[/bold]")
     console.print(_table(found))
     for attack in ATTACKS:
         console.print(_caught(found["huber", attack]))

@@ -17,6 +17,11 @@ SHOWN = 40  # rows of them
 
 def print_round(console: Console, scene: story.Scene) -> None:
     """What the liars sent, what four rules made of it, whom Huber held down, and what is proven."""
+    console.print(
+        f"{len(scene.lies)} clients sent {story.D:,} numbers each; {len(scene.liars)} of them lie. A spread is the median "
+        "distance of an honest client to the mean of the honest: 1.00 off is about as bad as picking an honest client by "
+        "lot.\n"
+    )
     verdicts = story.judge(scene)
     _show_lies(console, scene)
     _show_verdicts(console, scene, verdicts)
