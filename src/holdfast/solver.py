@@ -13,7 +13,7 @@ from holdfast.newton import newton, pulls_at
 
 __all__ = ["Solved", "solve"]
 
-MEMORY = 5  # steps Anderson mixing looks back on: 58 passes become 12 in the worst case of benchmarks/passes.py
+MEMORY = 5  # steps Anderson mixing looks back on; what it and Newton save: docs/solver.md
 COARSE = 1e-4  # rounding of the centre, in typical distances, from which float32 is not enough
 PATIENCE = 20  # passes before Newton takes over
 
@@ -55,7 +55,7 @@ def solve(
         # they are not, `caution` learns by how much it is short.
         estimate = float(pulls.sum() * length(gap * distances))
         # Thresholds of 0, most clients on the centre: mixing with steps that were elsewhere would leave it again.
-        past = [*past[-MEMORY:], (target, gap)] if bound > 0 else [(target, gap)]
+        past = [*past, (target, gap)][-MEMORY - 1 :] if bound > 0 else [(target, gap)]
         if caution * estimate <= bound or iteration == max_iterations:
             found = _verified(geometry, thresholds_at, weights, pulls, tol, iteration)
             if found.converged or iteration == max_iterations:
