@@ -195,12 +195,13 @@ def test_from_theory_gives_the_theorems_thresholds():
 
     X = clients(20, 5)
     setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
-    result = aggregate(
-        X, samples=np.full(20, 1000), threshold=thresholds.from_theory(1, sigma=1.0, d=5, N=20_000, delta=0.05)
-    )
+    result = aggregate(X, samples=np.full(20, 1000), threshold=thresholds.from_theory(1.0, 5, 20_000, 0.05))
     assert result.clients[0].threshold == pytest.approx(bounds.threshold_theorem_1(setting))
-    two = thresholds.from_theory(2, sigma=1.0, d=5, N=20_000, delta=0.05, epsilon=0.2)
+    two = thresholds.from_theory(1.0, 5, 20_000, 0.05, theorem=2, epsilon=0.2)
     n = np.full(20, 1000.0)
     assert two(np.zeros(20), n) == pytest.approx(bounds.thresholds_theorem_2(setting, epsilon=0.2, samples=n))
+    het = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.1)
+    three = thresholds.from_theory(1.0, 5, 20_000, 0.05, theorem=3, epsilon=0.2, sigma_mu=0.1)
+    assert three(np.zeros(20), n) == pytest.approx(bounds.thresholds_theorem_3(het, epsilon=0.2, samples=n))
     with pytest.raises(ValueError, match="theorem must be 1, 2 or 3"):
-        thresholds.from_theory(4, sigma=1.0, d=5, N=20_000, delta=0.05)
+        thresholds.from_theory(1.0, 5, 20_000, 0.05, theorem=4)

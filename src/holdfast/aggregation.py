@@ -17,6 +17,7 @@ from holdfast.solver import Solved
 __all__ = ["Aggregation", "Client", "Clients", "Proof"]
 
 COLUMNS = ("client", "status", "weight", "distance", "threshold", "samples", "reason")
+GRAM_ERROR = 2.0**-32  # of a cosine: sums of up to 2**20 products in float64 are off by 2**-33 at the very most
 SHOWN = 40  # rows of a printed table, half from each end
 
 
@@ -99,22 +100,25 @@ class Proof:
     solved: Solved
 
     def certificate(self) -> Certificate:
-        geometry, distances = self.geometry, self.distances
-        gram = geometry.gram_around(self.value)
+        """From residuals in float64, whatever the updates are in: a proof must not rest on float32 sums."""
+        geometry, shares = self.geometry, self.geometry.shares
+        gram = geometry.widened().gram_around(self.value)
         norms = np.sqrt(gram.diagonal())
         rounding = geometry.resolution * length(self.value)
-        if not np.allclose(norms, distances, rtol=1e-3, atol=32 * rounding):
+        if not np.allclose(norms, self.distances, rtol=1e-3, atol=32 * rounding):
             raise RuntimeError(
                 "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
                 "result.certificate before you change them, or aggregate a copy."
             )
+        distances = np.where(self.distances > 0, norms, 0.0)
         inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=distances > 0)
         cosines = gram * inverse[:, None] * inverse
         assert self.solved.thresholds is not None
         thresholds = self.solved.thresholds
-        pulls = geometry.shares * np.minimum(distances, thresholds)
-        slack = self.solved.stationarity + rounding * float(geometry.shares.sum())
-        eigenvalue = top_eigenvalue(cosines, pulls, error=4 * geometry.resolution)
+        # psi_i moves by no more than its client's distance was off, and the value by its own rounding.
+        off = float(shares @ np.abs(norms - self.distances)) + rounding * float(shares.sum())
+        eigenvalue = top_eigenvalue(cosines, shares * np.minimum(distances, thresholds), error=GRAM_ERROR)
+        slack = self.solved.stationarity + off
         return Certificate(
             samples=geometry.shares,
             distances=geometry.real(distances),

@@ -64,7 +64,7 @@ def automatic(kappa: float = KAPPA) -> Threshold:
 
 
 def from_theory(
-    theorem: int, *, sigma: float, d: int, N: int, delta: float, epsilon: float = 0.0, **setting: float
+    sigma: float, d: int, N: int, delta: float, *, theorem: int = 1, epsilon: float = 0.0, **setting: float
 ) -> Threshold:
     """The smallest thresholds under which the paper's Theorem 1, 2 or 3 holds.
 
@@ -72,7 +72,7 @@ def from_theory(
     on it. Further keywords are those of `holdfast.bounds.Setting`. They are safe rather than sharp: docs/theory.md.
     """
     if theorem not in (1, 2, 3):
-        raise ValueError(f"theorem must be 1, 2 or 3, got {theorem!r}.")
+        raise ValueError(f"theorem must be 1, 2 or 3, got {theorem!r}. Pass theorem=1 for balanced data.")
 
     def threshold(_: Vector, samples: Vector) -> Vector:
         at = bounds.Setting(sigma=sigma, d=d, N=N, m=len(samples), delta=delta, **setting)
