@@ -277,6 +277,14 @@ def test_the_certificate_of_a_result():
     assert single == pytest.approx(result.certificate.radius(8), rel=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_huge_liars_do_not_spoil_the_certificate(dtype):
+    X = clients(8, m=40, d=30, f=0).astype(dtype)
+    honest = aggregate(X).certificate.radius(8)
+    X[:4], X[4:8] = 1e20, -1e30
+    assert aggregate(X).certificate.radius(8) < 20 * honest
+
+
 def test_the_certificate_notices_changed_updates():
     X = clients(8)
     result = aggregate(X)

@@ -115,9 +115,10 @@ class Proof:
         cosines = gram * inverse[:, None] * inverse
         assert self.solved.thresholds is not None
         thresholds = self.solved.thresholds
-        # psi_i moves by no more than its client's distance was off, and the value by its own rounding.
-        off = float(shares @ np.abs(norms - self.distances)) + rounding * float(shares.sum())
-        eigenvalue = top_eigenvalue(cosines, shares * np.minimum(distances, thresholds), error=GRAM_ERROR)
+        # What rounding did: to the force of each client, which is its distance or its threshold, and to the value.
+        forces, before = np.minimum(distances, thresholds), np.minimum(self.distances, thresholds)
+        off = float(shares @ np.abs(forces - before)) + rounding * float(shares.sum())
+        eigenvalue = top_eigenvalue(cosines, shares * forces, error=GRAM_ERROR)
         slack = self.solved.stationarity + off
         return Certificate(
             samples=geometry.shares,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 import holdfast.story as story
 from holdfast.experiment import Experiment, Result, Store, run_all
-from holdfast.heatmap import detection
+from holdfast.heatmap import flagged
 from holdfast.report import Panel, write_report
 from holdfast.show import print_round, table_of
 
@@ -92,10 +91,9 @@ def _end(result: Result) -> float:
 def _caught(result: Result) -> str:
     """Whom Huber held down at the end: a pull below half of the typical client's."""
     assert result.weights is not None
-    lying = np.isin(np.arange(result.weights.shape[1]), result.byzantine)
-    precision, recall = (series[-1] for series in detection(result.weights, lying))
-    words = "none held down" if math.isnan(precision) else f"precision {precision:.2f}"
+    held = flagged(result.weights)[-1]
+    caught = held[result.byzantine].sum()
     return (
-        f"{result.experiment.attack}: of the clients whose pull Huber held below half of the typical one's, {words}; "
-        f"of the liars, {recall:.0%} were held down."
+        f"{result.experiment.attack}: in the last round Huber held {held.sum()} clients below half of the typical pull; "
+        f"{caught} of them lie, of {len(result.byzantine)} liars in all."
     )
