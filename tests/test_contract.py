@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 import holdfast.updates
 from cases import ROBUST, parameters
-from holdfast import RULES, aggregate
+from holdfast import RULES, aggregate, thresholds
 
 every_rule = pytest.mark.parametrize("rule", sorted(RULES))
 robust_rules = pytest.mark.parametrize("rule", sorted(ROBUST))
@@ -226,6 +226,8 @@ def test_the_threshold_may_be_given_in_every_form():
         assert (aggregate(X, threshold=same).value == number.value).all()
     assert (aggregate(X, "huber(threshold=1.5)").value == number.value).all()
     assert (aggregate(X, "huber(threshold=fixed(1.5))").value == number.value).all()
+    for same in ("automatic", thresholds.automatic, thresholds.automatic()):
+        assert (aggregate(X, threshold=same).value == aggregate(X).value).all()
 
 
 def test_a_callable_is_a_rule():

@@ -92,6 +92,8 @@ def threshold_function(threshold: str | Threshold | ArrayLike) -> Threshold:
                 unknown("threshold", threshold, ["automatic"]) + " Or pass a number, or a function of them."
             )
         return automatic()
+    if threshold is automatic:  # named, not called: it needs nothing
+        return automatic()
     if callable(threshold):
         return threshold
     return fixed(threshold)  # type: ignore[arg-type]
