@@ -129,7 +129,7 @@ class Proof:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Aggregation:
     """One aggregate that liars could not capture, and what was done to get it.
 
@@ -145,7 +145,7 @@ class Aggregation:
     converged: bool
     iterations: int
     rule: str
-    proof: Proof | None = field(repr=False, compare=False)
+    proof: Proof | None = field(repr=False)
 
     @cached_property
     def certificate(self) -> Certificate | None:

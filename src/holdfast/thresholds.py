@@ -92,7 +92,7 @@ def threshold_function(threshold: str | Threshold | ArrayLike) -> Threshold:
                 unknown("threshold", threshold, ["automatic"]) + " Or pass a number, or a function of them."
             )
         return automatic()
-    if threshold is automatic:  # named, not called: it needs nothing
+    if threshold is automatic:  # type: ignore[comparison-overlap]  # named, not called: it needs nothing
         return automatic()
     if callable(threshold):
         return threshold
