@@ -39,7 +39,7 @@ def solve(
     Stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i): no client can raise that beyond its n_i T_i. The left
     side is estimated every step, and measured directly, in a pass of its own, before it is believed.
     """
-    weights, past, caution = start, list[tuple[Weights, Weights]](), 1.0
+    weights, past, caution, missed = start, list[tuple[Weights, Weights]](), 1.0, np.inf
     first = geometry.measure(weights)
     if geometry.resolution * length(first.centre) > COARSE * float(np.median(first.distances)):
         geometry = geometry.widened()  # an offset so large that float32 distances to a float32 centre are too rough
@@ -60,7 +60,9 @@ def solve(
             found = _verified(geometry, thresholds_at, weights, pulls, tol, iteration)
             if found.converged or iteration == max_iterations:
                 return found
-            caution = max(caution, found.stationarity / estimate if estimate > 0 else 1.0)
+            if found.stationarity > missed / 2:  # no better than last time: rounding is what is left
+                geometry = geometry.widened()
+            caution, missed = max(caution, found.stationarity / estimate if estimate > 0 else 1.0), found.stationarity
             weights = target
         elif iteration % PATIENCE == 0 and bound > 0:
             geometry = geometry.widened()
