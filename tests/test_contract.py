@@ -160,6 +160,7 @@ def arrays(X):
     yield "fortran", np.asfortranarray(X), lambda v: v
     yield "strided", np.repeat(X, 2, axis=1)[:, ::2], lambda v: v
     yield "cube", X.reshape(-1, 3, 20), lambda v: v.ravel()
+    yield "cube, columns first", np.asfortranarray(X.reshape(-1, 3, 20)), lambda v: v.ravel()
     yield "list", list(X), lambda v: v
     yield "tuple of matrices", tuple(x.reshape(6, 10) for x in X), lambda v: v.ravel()
     yield "transposed", [x.reshape(6, 10).copy(order="F") for x in X], lambda v: v.ravel()
@@ -190,6 +191,18 @@ def test_every_form_of_input_gives_the_same(rule):
         found = read(result.value)
         assert found.dtype == np.float32, name
         near(found, expected, X, tol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["matrix", "cube", "cube, columns first", "list"])
+def test_a_rejected_client_leaves_every_form_in_order(name):
+    X = clients(7, d=60)
+    n = np.ones(23)
+    n[3] = -1
+    X[5, 7] = np.nan
+    updates, read = next((u, r) for form, u, r in arrays(X) if form == name)
+    result = aggregate(updates, samples=n)
+    assert result.clients.with_status("rejected") == [3, 5]
+    near(read(result.value), aggregate(np.delete(X, [3, 5], axis=0)).value, np.delete(X, [3, 5], axis=0))
 
 
 def test_value_has_structure_library_and_dtype_of_one_update():

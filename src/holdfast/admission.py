@@ -94,8 +94,8 @@ def admit(updates: object, samples: ArrayLike | None, sample_cap: float | None, 
     _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
 
     sources = _sources(updates, leaves, sound)
-    everyone = len(sound) == len(clients)
-    matrix = Updates(sources, len(sound), clients=sound if stacked and not everyone else None)
+    skips = hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
+    matrix = Updates(sources, len(sound), clients=sound if skips else None)
     magnitudes = matrix.magnitudes()
     fit = np.isfinite(magnitudes)
     for i in sound[~fit].tolist():
@@ -234,8 +234,9 @@ def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np
     if is_array(updates):
         array = host(updates)
         size = count(array) // len(array)
-        flat = array if array.ndim == 2 else array.reshape(len(array), size)
-        return (Source.of(flat, size),)
+        if array.ndim > 2 and isinstance(array, np.ndarray) and not array.flags.c_contiguous:
+            return (Source.of([array[i] for i in sound], size),)  # to flatten it whole would be a copy
+        return (Source.of(array if array.ndim == 2 else array.reshape(len(array), size), size),)
     chosen = [own for i in sound if (own := leaves[i]) is not None]
     return tuple(Source.of([own[k].array for own in chosen], count(chosen[0][k].array)) for k in range(len(chosen[0])))
 
