@@ -159,7 +159,7 @@ def test_demo_trains_and_reports(tmp_path, monkeypatch):
     monkeypatch.setattr(holdfast.demo, "ROUNDS", 2)
     shown = run("demo", "--out", str(tmp_path), "--jobs", "1")
     assert shown.exit_code == 0, shown.output
-    for told in ("ONE ROUND", "2 ROUNDS", "trimmed_mean_attack", "held down", "report.html"):
+    for told in ("ONE ROUND", "2 ROUNDS", "trimmed_mean_attack", "Huber held", "report.html"):
         assert told in shown.output
     assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
