@@ -300,6 +300,15 @@ def test_huge_liars_do_not_spoil_the_certificate(dtype):
     assert aggregate(X).certificate.radius(8) < 20 * honest
 
 
+def test_the_certificate_covers_what_an_unfinished_solve_is_off():
+    X = clients(8, m=40, d=30)
+    T = np.linalg.norm(X - X.mean(axis=0), axis=1).mean()
+    loose, exact = aggregate(X, threshold=T, max_iterations=1), aggregate(X, threshold=T, tol=1e-10)
+    assert not loose.converged
+    off = np.linalg.norm(loose.value - exact.value)
+    assert 0 < off <= loose.certificate.radius(0) < np.inf
+
+
 def test_the_certificate_notices_changed_updates():
     X = clients(8)
     result = aggregate(X)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from holdfast import columns, rules
 from holdfast.admission import Admission, admit
 from holdfast.aggregation import Aggregation, Client, Clients, Proof
-from holdfast.arrays import Vector
+from holdfast.arrays import Vector, numbers
 from holdfast.columns import Columnwise
 from holdfast.geometry import Geometry, Matrix, Weights
 from holdfast.solver import Solved
@@ -59,10 +59,7 @@ def aggregate(
     """
     *mixings, final = parse(rule, parameters)
     admission = admit(updates, samples, sample_cap, like)
-    call: dict[str, Any] = {
-        "rng": _generator(rng),
-        "start": None,
-    }
+    call: dict[str, Any] = {"rng": _generator(rng), "start": None}
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
 
@@ -162,10 +159,7 @@ def _of_weights(
 
 def _checked(weights: Any, m: int, rule: str) -> Weights:
     """Weights that a user's own rule gave."""
-    try:
-        checked = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError):
-        checked = np.empty(0)
+    checked = numbers(weights)
     if checked.shape != (m,) or not (checked >= 0).all() or not np.isclose(checked.sum(), 1, atol=1e-6):
         raise ValueError(
             f"{rule} must return {m} weights of at least 0 that sum to 1, one per admitted client, got {weights!r}."

@@ -22,6 +22,7 @@ __all__ = [
     "kind",
     "length",
     "lengths",
+    "numbers",
     "to_host",
 ]
 
@@ -115,3 +116,11 @@ def length(vector: Vector) -> float:
     with np.errstate(over="ignore", under="ignore"):
         square = float(vector @ vector)
     return float(np.sqrt(square)) if 1e-280 < square < np.inf else float(lengths(vector[None])[0])
+
+
+def numbers(given: object) -> Vector:
+    """What a caller's function returned, as float64; an empty array where it is no array of numbers."""
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        return np.empty(0)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from holdfast import columns
-from holdfast.arrays import Vector
+from holdfast.arrays import Vector, numbers
 from holdfast.checks import FEWER, integer, positive, require
 from holdfast.columns import Columnwise
 from holdfast.geometry import Geometry, Weights, normalised
@@ -78,7 +78,7 @@ def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations:
     tol, max_iterations = positive(tol, "tol"), integer(max_iterations, "max_iterations", at_least=1)
 
     def thresholds_at(distances: Vector) -> Vector:
-        thresholds = _numbers(threshold(geometry.real(distances), geometry.samples))
+        thresholds = numbers(threshold(geometry.real(distances), geometry.samples))
         if thresholds.shape != distances.shape or not (thresholds >= 0).all():
             raise ValueError(
                 f"the threshold function must give {geometry.m} numbers of at least 0, one per admitted client; "
@@ -94,14 +94,6 @@ def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations:
         distances = geometry.distances_to(start)
         weights = normalised(pulls_at(geometry.shares, thresholds_at(distances), distances))
     return solve(geometry, thresholds_at, weights, tol=tol, max_iterations=max_iterations)
-
-
-def _numbers(given: object) -> Vector:
-    """As an array of float64; an empty one where they are no numbers."""
-    try:
-        return np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        return np.empty(0)
 
 
 def median_of_means(
