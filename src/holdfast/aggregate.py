@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from holdfast import columns, rules
 from holdfast.admission import Admission, admit
-from holdfast.aggregation import Aggregation, Client, Clients, Proof
+from holdfast.aggregation import Aggregation, Clients, Proof
 from holdfast.arrays import Vector, numbers
 from holdfast.columns import Columnwise
 from holdfast.geometry import Geometry, Matrix, Weights
@@ -85,10 +85,11 @@ def aggregate(
         account = _of_weights(
             solved, points, geometry, mixture, call["start"] if final.name == "centered_clipping" else None
         )
+    clients = _clients(account, admission, geometry)
     return Aggregation(
         value=admission.shaped(geometry.real(account.value)),
-        weights=None if account.weights is None else _spread(account.weights, admission),
-        clients=_clients(account, admission, geometry),
+        weights=None if account.weights is None else clients.weights,
+        clients=clients,
         converged=account.solved.converged,
         iterations=account.solved.iterations,
         rule=" | ".join(map(str, [*mixings, final])),
@@ -167,30 +168,30 @@ def _checked(weights: Any, m: int, rule: str) -> Weights:
     return checked
 
 
-def _spread(weights: Weights, admission: Admission) -> Weights:
-    """One weight per client of the input: 0 for the rejected."""
-    everyone = np.zeros(len(admission.reasons))
-    everyone[admission.admitted] = weights
+def _spread(column: Vector | None, admission: Admission, everyone: Vector) -> Vector:
+    """What is known of the admitted, put in its place among everyone."""
+    if column is not None:
+        everyone[admission.admitted] = column
     return everyone
 
 
 def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Clients:
-    places = {int(client): place for place, client in enumerate(admission.admitted)}
-    distances, thresholds = geometry.real(account.distances), account.thresholds
-    thresholds = None if thresholds is None else np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds))
-    rows = []
-    for client, reason in enumerate(admission.reasons):
-        place = places.get(client)
-        if place is None:
-            rows.append(Client(client, "rejected", reason, None, None, 0.0, float(admission.claimed[client])))
-            continue
-        distance, weight, threshold = (
-            None if part is None else float(part[place]) for part in (distances, account.weights, thresholds)
-        )
-        assert distance is not None
-        threshold = None if threshold is None or np.isnan(threshold) else threshold
-        status = "kept" if account.takes_part[place] else "dropped"
-        if threshold is not None and distance > threshold * (1 + 1e-9):
-            status = "clipped"
-        rows.append(Client(client, status, reason, distance, threshold, weight, float(admission.samples[place])))
-    return Clients(tuple(rows))
+    m, admitted = len(admission.reasons), admission.admitted
+    thresholds = account.thresholds
+    if thresholds is not None:
+        thresholds = np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds))
+    distances = _spread(geometry.real(account.distances), admission, np.full(m, np.nan))
+    limits = _spread(thresholds, admission, np.full(m, np.nan))
+    statuses = np.full(m, "rejected")
+    statuses[admitted] = np.where(account.takes_part, "kept", "dropped")
+    weights = np.full(len(admitted), np.nan) if account.weights is None else account.weights
+    statuses[distances > limits * (1 + 1e-9)] = "clipped"
+    return Clients(
+        indices=np.arange(m),
+        statuses=statuses,
+        reasons=admission.reasons,
+        distances=distances,
+        thresholds=limits,
+        weights=_spread(weights, admission, np.zeros(m)),
+        samples=_spread(admission.samples, admission, admission.claimed.copy()),
+    )

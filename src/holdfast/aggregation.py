@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.arrays import Vector, length
 from holdfast.certificate import Certificate, top_eigenvalue
@@ -42,46 +43,67 @@ class Client:
     samples: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Clients(Sequence[Client]):
-    """One row per client, in input order."""
+    """One row per client, in input order; kept as columns, NaN where a row says None."""
 
-    rows: tuple[Client, ...]
+    indices: NDArray[np.intp]
+    statuses: NDArray[np.str_]
+    reasons: Sequence[str]
+    distances: Vector
+    thresholds: Vector
+    weights: Vector
+    samples: Vector
 
     @overload
     def __getitem__(self, index: int) -> Client: ...
     @overload
     def __getitem__(self, index: slice) -> Clients: ...
     def __getitem__(self, index: int | slice) -> Client | Clients:
-        return Clients(self.rows[index]) if isinstance(index, slice) else self.rows[index]
+        if isinstance(index, slice):
+            return Clients(**{name: column[index] for name, column in vars(self).items()})
+        return Client(
+            client=int(self.indices[index]),
+            status=str(self.statuses[index]),
+            reason=self.reasons[index],
+            distance=_number(self.distances[index]),
+            threshold=_number(self.thresholds[index]),
+            weight=_number(self.weights[index]),
+            samples=float(self.samples[index]),
+        )
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.indices)
 
-    def __iter__(self) -> Iterator[Client]:
-        return iter(self.rows)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Clients) and list(self) == list(other)
 
     def with_status(self, status: str) -> list[int]:
         """The indices of the clients with this status."""
-        return [row.client for row in self.rows if row.status == status]
+        found: list[int] = self.indices[self.statuses == status].tolist()
+        return found
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One plain dict per client, as for a data frame or JSON."""
-        return [asdict(row) for row in self.rows]
+        return [asdict(row) for row in self]
 
     def __str__(self) -> str:
         half = SHOWN // 2
-        shown = self.rows if len(self.rows) <= SHOWN else self.rows[:half] + self.rows[-half:]
+        shown = [*self] if len(self) <= SHOWN else [*self[:half], *self[-half:]]
         cells = [COLUMNS, *(tuple(_cell(getattr(row, name)) for name in COLUMNS) for row in shown)]
         widths = [max(len(line[k]) for line in cells) for k in range(len(COLUMNS))]
         lines = [
             "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells
         ]
-        if len(self.rows) > SHOWN:
-            lines.insert(half + 1, f"... {len(self.rows) - SHOWN} more ...")
+        if len(self) > SHOWN:
+            lines.insert(half + 1, f"... {len(self) - SHOWN} more ...")
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def _number(value: np.float64) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _cell(value: object) -> str:

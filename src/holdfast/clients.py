@@ -135,4 +135,4 @@ class Adversary:
         if self.sample_cap is None and maker in ("fixed", "by_samples", "from_theory"):
             return threshold(np.zeros(len(samples)), samples.astype(np.float64))
         found = aggregate(honest, "huber", samples=samples, sample_cap=self.sample_cap, threshold=threshold)
-        return np.array([np.nan if row.threshold is None else row.threshold for row in found.clients])
+        return found.clients.thresholds
