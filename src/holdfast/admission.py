@@ -28,6 +28,7 @@ class Admission:
 
     admitted  the index in the input of each admitted client
     samples   the n_i used, one per admitted client
+    norms     their lengths, one per admitted client; None where squares would overflow or vanish
     claimed   the n_i as given, one per client
     reasons   one per client: why it was rejected, or what was changed; '' where nothing was
     """
@@ -39,6 +40,7 @@ class Admission:
     reasons: tuple[str, ...]
     template: Any
     dtypes: list[str]
+    norms: Vector | None
 
     def shaped(self, vector: Vector) -> Any:
         """A vector of d numbers as one update."""
@@ -96,7 +98,7 @@ def admit(updates: object, samples: ArrayLike | None, sample_cap: float | None, 
     sources = _sources(updates, leaves, sound)
     skips = hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = Updates(sources, len(sound), clients=sound if skips else None)
-    magnitudes = matrix.magnitudes()
+    magnitudes, ordinary = matrix.magnitudes()
     fit = np.isfinite(magnitudes)
     for i in sound[~fit].tolist():
         reasons[i] = "numbers that are not finite"
@@ -120,6 +122,7 @@ def admit(updates: object, samples: ArrayLike | None, sample_cap: float | None, 
         tuple(reasons),
         template,
         _dtypes(leaves, [0] if stacked else admitted.tolist()),
+        magnitudes[fit] if ordinary[fit].all() else None,
     )
 
 

@@ -65,7 +65,7 @@ def aggregate(
 
     if start is not None:
         call["start"] = np.clip(np.ldexp(admission.vector(start, "start"), admission.updates.base), -FAR, FAR)
-    geometry = Geometry(admission.updates.reaching(call["start"]), admission.samples)
+    geometry = Geometry(admission.updates.reaching(call["start"]), admission.samples, admission.norms)
     points, mixture = geometry, None
     for stage in mixings:
         matrix = _run(stage, points, call)

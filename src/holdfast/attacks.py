@@ -34,6 +34,9 @@ __all__ = [
 ]
 
 Floats = NDArray[np.floating[Any]]
+Doubles = NDArray[np.float64]
+
+COLUMNS = 1024  # worked on at a time where clients are compared in pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,9 +198,8 @@ def min_max(knowledge: Knowledge) -> Floats:
     X = mean - gamma std, the largest gamma with max_i |X - G_i| <= max_ij |G_i - G_j| over the truthful.
     Shejwalkar & Houmansadr 2021, who search for gamma; each i asks for a root of a quadratic, and the least one rules.
     """
-    centre, deviation, centred = _cloud(knowledge)
-    square, among = _distances(centred)
-    along = (centred @ deviation).astype(np.float64)
+    centre, deviation, _ = _cloud(knowledge)
+    square, among, along = _distances(knowledge, centre, deviation)
     length = float(np.sum(deviation**2, dtype=np.float64))
     if length == 0:  # all truthful clients agree: there is no room, and no direction
         return _to_all(centre, knowledge)
@@ -251,10 +253,7 @@ def _krum_probe(knowledge: Knowledge) -> Callable[[float], bool]:
     clients do not depend on lambda, so one product of (m - f)^2 d serves every lambda.
     """
     m, f, k = knowledge.m, knowledge.f, knowledge.m - knowledge.f - 2
-    centred = knowledge.benign
-    centred -= knowledge.mean
-    square, among = _distances(centred)
-    along = (centred @ knowledge.sign).astype(np.float64)
+    square, among, along = _distances(knowledge, knowledge.mean, knowledge.sign)
     nonzero = np.count_nonzero(knowledge.sign)
 
     np.fill_diagonal(among, np.inf)
@@ -284,15 +283,17 @@ def _cloud(knowledge: Knowledge) -> tuple[Floats, Floats, Floats]:
     return centre, deviation, centred
 
 
-def _distances(centred: Floats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Squared lengths of the rows, and squared distances between them, by one product.
-
-    Needs rows from which something common was subtracted: left in, it would drown their differences.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):  # single precision overflows beyond 1e19; see below
-        gram = (centred @ centred.T).astype(np.float64)
-    if not np.isfinite(gram).all():
-        wide = centred.astype(np.float64)
-        gram = wide @ wide.T
+def _distances(knowledge: Knowledge, centre: Floats, direction: Floats) -> tuple[Doubles, Doubles, Doubles]:
+    """|Y_i|^2, |Y_i - Y_j|^2 and <Y_i, direction> of the truthful, Y_i = G_i - centre."""
+    truthful, d = np.flatnonzero(~knowledge.byzantine), len(centre)
+    for kind in (knowledge.honest.dtype, np.float64):
+        gram, along = np.zeros((len(truthful),) * 2), np.zeros(len(truthful))
+        with np.errstate(over="ignore", invalid="ignore"):  # single precision overflows beyond 1e19; then float64
+            for part in (slice(a, a + COLUMNS) for a in range(0, d, COLUMNS)):
+                centred = (knowledge.honest[truthful, part] - centre[part]).astype(kind, copy=False)
+                gram += centred @ centred.T
+                along += centred @ direction[part]
+        if np.isfinite(gram).all():
+            break
     square = gram.diagonal().copy()
-    return square, np.maximum(square[:, None] + square - 2 * gram, 0)
+    return square, np.maximum(square[:, None] + square - 2 * gram, 0), along

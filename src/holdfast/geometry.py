@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast import columns
-from holdfast.arrays import Vector, length, lengths
+from holdfast.arrays import Vector, length, lengths, row_squares
 from holdfast.columns import Columnwise
 from holdfast.updates import SLAB, Block, Mixture, Updates
 
@@ -47,11 +47,14 @@ class Geometry:
     Lengths are in units of 2**-base, as the updates are read; `real` and `read` go between them and the caller's.
     """
 
-    def __init__(self, updates: Updates, samples: Weights) -> None:
+    def __init__(self, updates: Updates, samples: Weights, norms: Vector | None = None) -> None:
+        """`norms` are the |X_i| where they are known: 0 is then the first centre that has been measured."""
         self.updates = updates
         self.samples = samples
         self.m = updates.m
         self._anchor: Measurement | None = None
+        if norms is not None:
+            self._anchor = Measurement(np.zeros(self.m), np.zeros(updates.d), norms)
 
     @cached_property
     def shares(self) -> Weights:
@@ -85,9 +88,9 @@ class Geometry:
 
         def kernel(block: Block, at: slice, _: Block) -> Vector:
             place = anchor.centre[at]
-            delta = (weights.astype(block.dtype) @ block - place).astype(block.dtype)
+            delta = (np.dot(weights.astype(block.dtype), block) - place).astype(block.dtype)
             wide = delta.astype(np.float64)
-            return np.append((block @ delta).astype(np.float64), (wide @ place, wide @ wide))
+            return np.append(np.dot(block, delta).astype(np.float64), (wide @ place, wide @ wide))
 
         *products, offset, size = self.updates.sum(kernel)
         near = np.square(anchor.distances)
@@ -101,8 +104,9 @@ class Geometry:
     @cached_property
     def squared_distances(self) -> Matrix:
         """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
-        # A robust centre comes off first: without it, float32 would lose the differences in the offset all clients share.
-        gram = self.gram_around(self.measure(self.start()).centre)
+        # A client in the middle comes off first: else float32 would lose the differences in the offset all clients share.
+        middle = int(self.distances(self.start()).argmin())
+        gram = self.gram_around(self.updates.take(np.array([middle])).read(0, self.updates.d)[0].astype(np.float64))
         squares = np.maximum(gram.diagonal()[:, None] + gram.diagonal() - 2 * gram, 0)
         np.fill_diagonal(squares, 0)
         return squares
@@ -132,15 +136,15 @@ class Geometry:
 
         def kernel(block: Block, at: slice, scratch: Block) -> Vector:
             both = forces.astype(block.dtype)
-            middle = both[0] @ block
+            middle = np.dot(both[0], block)
             away = 0.0 if origin is None else rest * origin[at]
             middle = (middle + away).astype(block.dtype)
             residual = np.subtract(block, middle, out=scratch.reshape(block.shape))
-            means = both @ residual
+            means = np.dot(both, residual)
             mend = (means[0] + away - rest * middle) / total
             centre[at] = middle + mend
             force = means[1] - forces[1].sum() * mend
-            return np.append(np.vecdot(residual, residual).astype(np.float64), force @ force)
+            return np.append(row_squares(residual), force @ force)
 
         *squares, force = updates.sum(kernel)
         force = None if pulls is None else float(np.sqrt(force))
@@ -154,7 +158,7 @@ class Geometry:
 
         def kernel(block: Block, at: slice, scratch: Block) -> Block:
             residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
-            return np.vecdot(residual, residual)
+            return row_squares(residual)
 
         return self._distances(self.updates.sum(kernel), place)
 
@@ -178,7 +182,7 @@ class Geometry:
             centre = (weights @ sample).astype(sample.dtype)
             distances = lengths(sample - centre)
         expected = np.median(distances) * np.sqrt(self.updates.d / sample.shape[1])
-        if np.median(self.measure(weights).distances) <= SURPRISE * expected:
+        if np.median(self.distances(weights)) <= SURPRISE * expected:
             return weights
         return self._downweighted(self.distances_to(columns.apply(self.updates, Columnwise(columns.median))))
 
@@ -187,6 +191,12 @@ class Geometry:
         typical = np.median(distances)
         far = distances > typical
         return normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
+
+    @property
+    def rounding(self) -> float:
+        """About the rounding error of a centre: the resolution times how far the clients are from 0."""
+        assert self._anchor is not None
+        return self.resolution * (length(self._anchor.centre) or float(np.median(self._anchor.distances)))
 
     @property
     def resolution(self) -> float:

@@ -40,10 +40,8 @@ def solve(
     side is estimated every step, and measured directly, in a pass of its own, before it is believed.
     """
     weights, past, caution, missed = start, list[tuple[Weights, Weights]](), 1.0, np.inf
-    first = geometry.measure(weights)
-    if geometry.resolution * length(first.centre) > COARSE * float(np.median(first.distances)):
+    if COARSE * float(np.median(geometry.distances(weights))) < geometry.rounding:
         geometry = geometry.widened()  # an offset so large that float32 distances to a float32 centre are too rough
-        geometry.measure(weights)
     for iteration in range(1, max_iterations + 1):
         distances = geometry.distances(weights)
         thresholds = thresholds_at(distances)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import compute_dtype, dtype_name, to_host
+from holdfast.arrays import compute_dtype, dtype_name, row_squares, to_host
 
 __all__ = ["Block", "Kernel", "Mixture", "Source", "Updates", "out_of_reach"]
 
@@ -81,20 +81,26 @@ class Mixture:
     matrix: NDArray[np.float64]
 
     @cached_property
-    def _groups(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]] | None:
+    def _groups(self) -> list[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]] | None:
+        """The rows with as many members each: which rows, their members (one row each), their shares."""
         used = self.matrix != 0
         sizes, shares = used.sum(axis=1), self.matrix.max(axis=1)
         if used.sum(axis=0).max() > 1 or (sizes == 0).any() or (self.matrix[used] != np.repeat(shares, sizes)).any():
             return None
-        return np.nonzero(used)[1], np.cumsum(sizes) - sizes, shares
+        alike = [(size, np.flatnonzero(sizes == size)) for size in np.unique(sizes)]
+        return [(rows, np.nonzero(used[rows])[1].reshape(-1, size), shares[rows]) for size, rows in alike]
 
     def of(self, rows: Block) -> Block:
         """In float64: the offset all clients share would drown their differences in a float32 sum."""
         if self._groups is None:
             return (self.matrix @ rows.astype(np.float64)).astype(rows.dtype, copy=False)
-        order, starts, shares = self._groups
-        sums = np.add.reduceat(rows[order], starts, axis=0, dtype=np.float64)
-        return (sums * shares[:, None]).astype(rows.dtype, copy=False)
+        mixed = np.empty((len(self.matrix), rows.shape[1]), rows.dtype)
+        for places, members, shares in self._groups:
+            total = rows[members[:, 0]].astype(np.float64)
+            for column in members.T[1:]:
+                total += rows[column]
+            mixed[places] = np.multiply(total, shares[:, None], out=total)
+        return mixed
 
 
 @dataclass(frozen=True)
@@ -231,24 +237,29 @@ class Updates:
                 parts.append(wide.read(start, stop)[:, inside - start])
         return np.concatenate(parts, axis=1)
 
-    def magnitudes(self) -> NDArray[np.float64]:
-        """max_j |x_ij| of every row, or anything from there to |x_i| where all are ordinary; not finite exactly where some
-        number of the row is not.
+    def magnitudes(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Every row's |x_i|, and true; or max_j |x_ij|, and false, where squares overflow or vanish.
+
+        Not finite exactly where some number of the row is not.
         """
 
         def squares(block: Block, _: slice, __: Block) -> Block:
             with np.errstate(over="ignore", invalid="ignore"):  # here: threads do not inherit it
-                return np.vecdot(block, block)
+                return row_squares(block)
 
         def largest(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
 
         with np.errstate(over="ignore", invalid="ignore"):
             norms = np.sqrt(self.sum(squares))
-        if (norms < 2.0**SINGLE_ROOM).all() and np.median(norms) > 2.0 ** (-SINGLE_ROOM / 2):
-            return norms
-        # Something is odd: look at every number. maximum propagates NaN, so one bad number shows in its row.
-        return np.maximum.reduce(list(self.map(largest)), axis=0).astype(np.float64)
+        ordinary = norms < 2.0**SINGLE_ROOM
+        if not ordinary.any() or np.median(norms[ordinary]) <= 2.0 ** (-SINGLE_ROOM / 2):
+            ordinary[:] = False
+        if not ordinary.all():
+            # Look at every number. maximum propagates NaN, so one bad number shows in its row.
+            odd = np.flatnonzero(~ordinary)
+            norms[odd] = np.maximum.reduce(list(self.take(odd).map(largest)), axis=0)
+        return norms, ordinary
 
     def scaled(self, magnitudes: NDArray[np.float64]) -> Updates:
         """The same updates, read so that sums of squares neither overflow nor vanish.
