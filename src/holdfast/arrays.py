@@ -23,13 +23,10 @@ __all__ = [
     "length",
     "lengths",
     "numbers",
-    "row_squares",
     "to_host",
 ]
 
 Vector = NDArray[np.float64]
-
-RUN = 256  # columns per product in `row_squares`
 
 
 def is_array(thing: object) -> bool:
@@ -104,18 +101,6 @@ def from_host(values: Vector, template: Any, name: str) -> Any:
     if isinstance(template, np.ndarray):
         return shaped.astype(dtype)
     return xp.astype(xp.asarray(shaped, device=api.device(template)), dtype)
-
-
-def row_squares(block: NDArray[Any]) -> Vector:
-    """sum_j block_ij^2 of every row: products in the block's precision over short runs, added up in float64.
-
-    Runs, because NumPy lets other threads go on during vecdot only where it makes more than 500 products.
-    """
-    m, width = block.shape
-    runs = block[:, : width - width % RUN].reshape(m, -1, RUN)
-    tail = block[:, width - width % RUN :]
-    total: Vector = np.vecdot(runs, runs).sum(axis=1, dtype=np.float64) + np.vecdot(tail, tail)
-    return total
 
 
 def lengths(rows: NDArray[np.float64]) -> Vector:

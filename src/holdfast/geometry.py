@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast import columns
-from holdfast.arrays import Vector, length, lengths, row_squares
+from holdfast.arrays import Vector, length, lengths
 from holdfast.columns import Columnwise
 from holdfast.updates import SLAB, Block, Mixture, Updates
 
@@ -53,6 +53,7 @@ class Geometry:
         self.samples = samples
         self.m = updates.m
         self._anchor: Measurement | None = None
+        self._last: tuple[Weights, Vector] | None = None
         if norms is not None:
             self._anchor = Measurement(np.zeros(self.m), np.zeros(updates.d), norms)
 
@@ -80,6 +81,11 @@ class Geometry:
         |X_i - c|^2 = |X_i - r|^2 - 2 <X_i - r, delta> + |delta|^2 costs two matrix-vector products on a block in cache, a
         fraction of subtracting c from it. Where that would lose too many digits, c is measured directly.
         """
+        if self._last is None or not np.array_equal(weights, self._last[0]):
+            self._last = weights.copy(), self._distances_from_anchor(weights)
+        return self._last[1]
+
+    def _distances_from_anchor(self, weights: Weights) -> Vector:
         anchor = self._anchor
         if anchor is None:
             return self.measure(weights).distances
@@ -88,9 +94,9 @@ class Geometry:
 
         def kernel(block: Block, at: slice, _: Block) -> Vector:
             place = anchor.centre[at]
-            delta = (np.dot(weights.astype(block.dtype), block) - place).astype(block.dtype)
+            delta = (weights.astype(block.dtype) @ block - place).astype(block.dtype)
             wide = delta.astype(np.float64)
-            return np.append(np.dot(block, delta).astype(np.float64), (wide @ place, wide @ wide))
+            return np.append((block @ delta).astype(np.float64), (wide @ place, wide @ wide))
 
         *products, offset, size = self.updates.sum(kernel)
         near = np.square(anchor.distances)
@@ -136,15 +142,15 @@ class Geometry:
 
         def kernel(block: Block, at: slice, scratch: Block) -> Vector:
             both = forces.astype(block.dtype)
-            middle = np.dot(both[0], block)
+            middle = both[0] @ block
             away = 0.0 if origin is None else rest * origin[at]
             middle = (middle + away).astype(block.dtype)
             residual = np.subtract(block, middle, out=scratch.reshape(block.shape))
-            means = np.dot(both, residual)
+            means = both @ residual
             mend = (means[0] + away - rest * middle) / total
             centre[at] = middle + mend
             force = means[1] - forces[1].sum() * mend
-            return np.append(row_squares(residual), force @ force)
+            return np.append(np.vecdot(residual, residual).astype(np.float64), force @ force)
 
         *squares, force = updates.sum(kernel)
         force = None if pulls is None else float(np.sqrt(force))
@@ -158,7 +164,7 @@ class Geometry:
 
         def kernel(block: Block, at: slice, scratch: Block) -> Block:
             residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
-            return row_squares(residual)
+            return np.vecdot(residual, residual)
 
         return self._distances(self.updates.sum(kernel), place)
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import compute_dtype, dtype_name, row_squares, to_host
+from holdfast.arrays import compute_dtype, dtype_name, to_host
 
 __all__ = ["Block", "Kernel", "Mixture", "Source", "Updates", "out_of_reach"]
 
@@ -180,7 +180,7 @@ class Updates:
 
     def spans(self) -> list[tuple[int, int]]:
         """Column ranges to read at once: small arrays of one dtype together, large ones in parts."""
-        width = max(SLAB // max(self.m, 1), 16)
+        width = max(TILE // max(self.m, 1), 16) * (SLAB // TILE)
         cuts, offset, previous = [0], 0, None
         for source in self.sources:
             if previous is not None and source.dtype is not previous:
@@ -245,7 +245,7 @@ class Updates:
 
         def squares(block: Block, _: slice, __: Block) -> Block:
             with np.errstate(over="ignore", invalid="ignore"):  # here: threads do not inherit it
-                return row_squares(block)
+                return np.vecdot(block, block)
 
         def largest(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
