@@ -246,3 +246,17 @@ def test_every_sample_is_as_likely_in_a_batch():
 def test_an_empty_client_is_an_error():
     with pytest.raises(ValueError, match=r"empty = \[1\].*holdfast\.partition"):
         shard(line(3), [np.arange(3), np.arange(0)])
+
+
+@pytest.mark.parametrize("counts", [(4, 4, 4), (1, 7, 4)])
+def test_pixels_in_bytes_are_their_numbers(counts: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    pixels, targets = rng.integers(0, 256, (12, 6), dtype=np.uint8), rng.integers(0, 3, 12)
+    parts = np.split(np.arange(12), np.cumsum(counts)[:-1])
+    task = Mlp(Samples((pixels / 255).astype(np.float32), targets), hidden=4, classes=3)
+    w = task.initial(rng)
+    in_bytes, in_floats = (
+        task.gradients(w, shard(samples, parts)) for samples in (Samples(pixels, targets), task.samples)
+    )
+    assert in_bytes.dtype == np.float32
+    np.testing.assert_allclose(in_bytes, in_floats, rtol=1e-4, atol=1e-7)

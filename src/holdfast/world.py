@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from holdfast import datasets
 from holdfast.attacks import ATTACKS, huber_attack
@@ -78,7 +80,10 @@ def heterogeneous(
 
 @lru_cache(maxsize=1)
 def _images(load: Callable[[], datasets.Images]) -> datasets.Images:
-    return load()
+    """With the training images in bytes, as Shards read them fastest."""
+    images = load()
+    pixels = np.rint(255 * images.train.inputs).astype(np.uint8)
+    return replace(images, train=datasets.Samples(pixels, images.train.targets))
 
 
 def _classification(
