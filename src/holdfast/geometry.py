@@ -53,7 +53,7 @@ class Geometry:
         self.samples = samples
         self.m = updates.m
         self._anchor: Measurement | None = None
-        self._last: tuple[Weights, Vector] | None = None
+        self._last: Measurement | None = None
         if norms is not None:
             self._anchor = Measurement(np.zeros(self.m), np.zeros(updates.d), norms)
 
@@ -75,37 +75,8 @@ class Geometry:
             return np.ldexp(lengths, self.updates.base) if self.updates.base else np.asarray(lengths)
 
     def distances(self, weights: Weights) -> Vector:
-        """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1.
-
-        Found from the last centre that was measured directly: with delta the way from there to here,
-        |X_i - c|^2 = |X_i - r|^2 - 2 <X_i - r, delta> + |delta|^2 costs two matrix-vector products on a block in cache, a
-        fraction of subtracting c from it. Where that would lose too many digits, c is measured directly.
-        """
-        if self._last is None or not np.array_equal(weights, self._last[0]):
-            self._last = weights.copy(), self._distances_from_anchor(weights)
-        return self._last[1]
-
-    def _distances_from_anchor(self, weights: Weights) -> Vector:
-        anchor = self._anchor
-        if anchor is None:
-            return self.measure(weights).distances
-        if np.array_equal(weights, anchor.weights):
-            return anchor.distances
-
-        def kernel(block: Block, at: slice, _: Block) -> Vector:
-            place = anchor.centre[at]
-            delta = (weights.astype(block.dtype) @ block - place).astype(block.dtype)
-            wide = delta.astype(np.float64)
-            return np.append((block @ delta).astype(np.float64), (wide @ place, wide @ wide))
-
-        *products, offset, size = self.updates.sum(kernel)
-        near = np.square(anchor.distances)
-        squares = near - 2 * (np.array(products) - offset) + size
-        reach = length(anchor.centre) + anchor.distances
-        doubt = self.resolution * (near + size + reach * np.sqrt(size))
-        if (squares <= 1e5 * doubt).any():
-            return self.measure(weights).distances
-        return np.sqrt(squares)
+        """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1."""
+        return self.measure(weights).distances
 
     @cached_property
     def squared_distances(self) -> Matrix:
@@ -126,15 +97,78 @@ class Geometry:
 
         return self.updates.sum(kernel, tile=SLAB, threads=False)  # BLAS brings threads of its own to this product
 
-    def measure(self, weights: Weights, *, pulls: Weights | None = None, origin: Vector | None = None) -> Measurement:
-        """Centre, distances and |sum_i pulls_i (X_i - centre)|, directly, in one pass.
+    def measure(
+        self,
+        weights: Weights,
+        *,
+        pulls: Weights | None = None,
+        origin: Vector | None = None,
+        directly: bool = False,
+    ) -> Measurement:
+        """Centre, distances and |sum_i pulls_i (X_i - centre)|, in one pass; directly, or by products where they will do.
 
-        The centre is weights @ X; with an origin, what the weights lack of 1 lies there. Each block's centre is known
-        while the block is in cache; it is rounded as the block is, and the mean of the residuals, which are small, mends that.
+        The centre is weights @ X; with an origin, what the weights lack of 1 lies there.
         """
-        known = self._anchor
-        if known is not None and origin is None and pulls is None and np.array_equal(known.weights, weights):
-            return known
+        known = self._last
+        if known is None or pulls is not None or origin is not None or not np.array_equal(known.weights, weights):
+            known = None if directly or origin is not None else self._by_products(weights, pulls)
+            known = known or self._directly(weights, pulls, origin)
+            if origin is None:
+                self._last = known
+        return known
+
+    def _by_products(self, weights: Weights, pulls: Weights | None) -> Measurement | None:
+        """From the last centre that was measured directly; None where that would lose too many digits.
+
+        A product with a block in cache costs a fraction of subtracting from it: see `_around`.
+        """
+        anchor = self._anchor
+        if anchor is None:
+            return None
+        centre = np.empty(self.updates.d)
+        rows = weights[None] if pulls is None else np.stack([weights, pulls])
+
+        def kernel(block: Block, at: slice, _: Block) -> Vector:
+            with np.errstate(over="ignore", invalid="ignore"):
+                sums = rows.astype(block.dtype) @ block
+                centre[at] = sums[0]
+                force = 0.0 if pulls is None else sums[1] - pulls.sum() * centre[at]
+            return np.append(_products(block, sums[0] - anchor.centre[at], anchor.centre[at]), np.square(force).sum())
+
+        *products, square = self.updates.sum(kernel)
+        distances = self._around(anchor, np.array(products))
+        if distances is None:
+            return None
+        force = None
+        if pulls is not None:
+            force = float(np.sqrt(square)) + self.blur(pulls)
+        return Measurement(weights.copy(), centre, distances, force)
+
+    def blur(self, pulls: Weights) -> float:
+        """What rounding can take from the force of pulls where it is found by products."""
+        anchor = self._anchor
+        return np.inf if anchor is None else self.resolution * float(pulls @ self._reach(anchor))
+
+    def _reach(self, anchor: Measurement) -> Vector:
+        """At least |X_i|."""
+        return length(anchor.centre) + anchor.distances
+
+    def _around(self, anchor: Measurement, products: Vector) -> Vector | None:
+        """The distances to anchor + delta, from what `_products` gave; None where that would lose too many digits.
+
+        |X_i - r - delta|^2 = |X_i - r|^2 - 2 <X_i - r, delta> + |delta|^2.
+        """
+        along, offset, size = products[:-2], products[-2], products[-1]
+        near = np.square(anchor.distances)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = near - 2 * (along - offset) + size
+            doubt = self.resolution * (near + size + self._reach(anchor) * np.sqrt(size))
+        return np.sqrt(squares) if (squares > 1e5 * doubt).all() else None
+
+    def _directly(self, weights: Weights, pulls: Weights | None, origin: Vector | None) -> Measurement:
+        """Each block's centre is known while the block is in cache. It is rounded as the block is; the mean of the residuals,
+        which are small, mends that.
+        """
         updates = self.updates
         centre = np.empty(updates.d)
         total, rest = (weights.sum(), 0.0) if origin is None else (1.0, 1.0 - weights.sum())
@@ -161,6 +195,15 @@ class Geometry:
 
     def distances_to(self, place: Vector) -> Vector:
         """|X_i - place| of every client."""
+        anchor = self._anchor
+        if anchor is not None:
+
+            def product(block: Block, at: slice, _: Block) -> Vector:
+                return _products(block, place[at] - anchor.centre[at], anchor.centre[at])
+
+            distances = self._around(anchor, self.updates.sum(product))
+            if distances is not None:
+                return distances
 
         def kernel(block: Block, at: slice, scratch: Block) -> Block:
             residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
@@ -225,3 +268,11 @@ class Geometry:
         floor = 8 * self.resolution * length(centre)
         distances[distances <= floor] = 0.0
         return distances
+
+
+def _products(block: Block, delta: Vector, place: Vector) -> Vector:
+    """<X_i, delta> of every client, <place, delta> and |delta|^2, for delta as it is rounded."""
+    with np.errstate(over="ignore", invalid="ignore"):  # whoever is too far for that is measured directly
+        rounded = delta.astype(block.dtype)
+        wide = rounded.astype(np.float64)
+        return np.append((block @ rounded).astype(np.float64), (wide @ place, wide @ wide))

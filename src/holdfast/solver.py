@@ -37,7 +37,7 @@ def solve(
     """Weights w with w_i proportional to n_i min(1, T_i / d_i), d_i the distance of client i to the centre w @ X.
 
     Stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i): no client can raise that beyond its n_i T_i. The left
-    side is estimated every step, and measured directly, in a pass of its own, before it is believed.
+    side is estimated every step, and measured in a pass of its own before it is believed.
     """
     weights, past, caution, missed = start, list[tuple[Weights, Weights]](), 1.0, np.inf
     if COARSE * float(np.median(geometry.distances(weights))) < geometry.rounding:
@@ -55,7 +55,9 @@ def solve(
         # Thresholds of 0, most clients on the centre: mixing with steps that were elsewhere would leave it again.
         past = [*past, (target, gap)][-MEMORY - 1 :] if bound > 0 else [(target, gap)]
         if caution * estimate <= bound or iteration == max_iterations:
-            found = _verified(geometry, thresholds_at, weights, pulls, tol, iteration)
+            found = _verified(
+                geometry, thresholds_at, weights, pulls, tol, iteration, directly=4 * geometry.blur(pulls) > bound
+            )
             if found.converged or iteration == max_iterations:
                 return found
             if found.stationarity > missed / 2:  # no better than last time: rounding is what is left
@@ -77,9 +79,10 @@ def _verified(
     pulls: Weights,
     tol: float,
     iteration: int,
+    directly: bool,
 ) -> Solved:
-    """|sum_i n_i psi_i| in a direct pass: the force of the pulls, and at most |change| d_i for each pull that changes."""
-    measured = geometry.measure(weights, pulls=pulls)
+    """|sum_i n_i psi_i| in a pass of its own: the force of the pulls, and at most |change| d_i for each pull that changes."""
+    measured = geometry.measure(weights, pulls=pulls, directly=directly)
     assert measured.force is not None
     thresholds = thresholds_at(measured.distances)
     changes = np.abs(pulls_at(geometry.shares, thresholds, measured.distances) - pulls)
