@@ -9,9 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast import MIXING, RULES, __version__, aggregate
+from holdfast.attacks import ATTACKS
 from holdfast.cli import app
+from holdfast.partition import PARTITIONS
 from holdfast.spec import THRESHOLDS
 from holdfast.story import LIES, TURNS, judge, scene
+from holdfast.world import DATA
 
 
 def run(*arguments):
@@ -82,19 +85,24 @@ def test_the_story_the_demo_tells():
     assert huber.result.clients == aggregate(told.updates, samples=told.samples).clients
 
 
+LISTED_NAMES = (*RULES, *MIXING, *THRESHOLDS, *ATTACKS, *DATA, *PARTITIONS)
+
+
 def test_list():
     printed = run("list").output
-    assert not [name for name in (*RULES, *MIXING, *THRESHOLDS) if name not in printed]
+    assert not [name for name in LISTED_NAMES if name not in printed]
     assert "Keep the client closest to its neighbours." in printed
     assert "threshold='automatic'" in printed
+    assert "start=1.0, stop=0.0001" in printed
+    assert "alpha=0.5" in printed
 
 
-@pytest.mark.parametrize("name", [*RULES, *MIXING, *THRESHOLDS])
+@pytest.mark.parametrize("name", LISTED_NAMES)
 def test_list_one(name):
     result = run("list", name)
     assert result.exit_code == 0
     assert result.output.startswith(f"{name}(")
-    assert "geometry" not in result.output.splitlines()[0]
+    assert not [ours for ours in ("geometry", "knowledge", "labels", "rng") if ours in result.output.splitlines()[0]]
 
 
 def test_version():

@@ -12,11 +12,14 @@ from rich.markup import escape
 
 import holdfast.story as story
 from holdfast import MIXING, RULES, __version__
+from holdfast.attacks import ATTACKS
 from holdfast.checks import unknown
 from holdfast.datasets import DataError
 from holdfast.experiment import MissingResult
+from holdfast.partition import PARTITIONS
 from holdfast.show import print_round, print_table, table_of
 from holdfast.spec import FROM_CALL, THRESHOLDS
+from holdfast.world import DATA
 
 __all__ = ["app", "demo", "list_", "main", "report", "reproduce", "round_", "run"]
 
@@ -37,6 +40,17 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: the same in every version of typer, and under a pager
     pretty_exceptions_enable=False,
 )
+
+
+# What `holdfast list` shows, and the parameters that the library passes.
+LISTED: dict[str, tuple[Mapping[str, Callable[..., Any]], set[str]]] = {
+    "Rules: aggregate(updates, rule, ...)": (RULES, {"geometry", *FROM_CALL}),
+    "Mixings: written before a rule, as in 'screen | huber'": (MIXING, {"geometry", *FROM_CALL}),
+    "Thresholds: huber(threshold=...)": (THRESHOLDS, set()),
+    'Attacks: federate(..., attack=...), attack = "..." in a config': (ATTACKS, {"knowledge"}),
+    'Tasks: data = "..." in a config': (DATA, {"seed", "cut", "m"}),
+    'Partitions: partition = "..." in a config': (PARTITIONS, {"labels", "m", "rng"}),
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -120,18 +134,18 @@ def report(
 def list_(
     name: Annotated[str, typer.Argument(help="A name from the list: show all about it.", show_default=False)] = "",
 ) -> None:
-    """Rules, mixings and thresholds; or one of them in full."""
+    """Rules, mixings, thresholds, attacks, tasks and partitions; or one of them in full."""
     console = Console(highlight=False)
-    known = {**RULES, **MIXING, **THRESHOLDS}
+    known = {word: (what, ours) for registry, ours in LISTED.values() for word, what in registry.items()}
     if name and name not in known:
         raise typer.BadParameter(unknown("name", name, known))
     if name:
-        typer.echo(f"{name}({_parameters(known[name], skip=0 if name in THRESHOLDS else 1)})\n")
-        typer.echo(inspect.getdoc(known[name]))
+        what, ours = known[name]
+        typer.echo(f"{name}({_parameters(what, ours)})\n")
+        typer.echo(inspect.getdoc(what))
         return
-    _show_registry(console, "Rules: aggregate(updates, rule, ...)", RULES)
-    _show_registry(console, "Mixings: written before a rule, as in 'screen | huber'", MIXING)
-    _show_registry(console, "Thresholds: huber(threshold=...)", THRESHOLDS, skip=0)
+    for title, (registry, ours) in LISTED.items():
+        _show_registry(console, title, registry, ours)
     console.print("holdfast list NAME shows one of them in full, with its source.")
 
 
@@ -148,17 +162,17 @@ def main() -> None:
     app(prog_name="holdfast")
 
 
-def _show_registry(console: Console, title: str, known: Mapping[str, Callable[..., Any]], *, skip: int = 1) -> None:
+def _show_registry(console: Console, title: str, known: Mapping[str, Callable[..., Any]], ours: set[str]) -> None:
     table = table_of("name", "parameters", "")
     for name, function in known.items():
         summary = (inspect.getdoc(function) or "").partition("\n")[0]
-        table.add_row(name, escape(_parameters(function, skip=skip)), escape(summary))
+        table.add_row(name, escape(_parameters(function, ours)), escape(summary))
     print_table(console, title, table)
 
 
-def _parameters(function: Callable[..., Any], *, skip: int) -> str:
-    """The parameters a user may pass, with their defaults; `skip` leaves the geometry out."""
-    own = [p for p in list(inspect.signature(function).parameters.values())[skip:] if p.name not in FROM_CALL]
+def _parameters(function: Callable[..., Any], ours: set[str]) -> str:
+    """The parameters a user may pass, with their defaults."""
+    own = [p for p in inspect.signature(function).parameters.values() if p.name not in ours]
     return ", ".join(
         ("**" if p.kind is p.VAR_KEYWORD else "") + p.name + ("" if p.default is p.empty else f"={p.default!r}")
         for p in own
