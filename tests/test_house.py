@@ -25,8 +25,10 @@ MATHEMATICS = [  # low to high: a module imports only from those before it
     "checks",
     "arrays",
     "structure",
+    "mixture",
     "updates",
     "columns",
+    "gram",
     "geometry",
     "newton",
     "solver",
@@ -40,6 +42,7 @@ MATHEMATICS = [  # low to high: a module imports only from those before it
     "certificate",
     "admission",
     "aggregation",
+    "survey",
     "aggregate",
 ]
 LAYERS = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from holdfast.arrays import Vector, dtype_name, host, is_array, kind, to_host
 from holdfast.checks import positive
 from holdfast.structure import Leaf, Signature, count, describe, flatten, form, rebuild, signature
-from holdfast.updates import Source, Updates, out_of_reach
+from holdfast.updates import Block, Kernel, Source, Updates, out_of_reach
 
 __all__ = ["Admission", "admit"]
 
@@ -29,6 +29,8 @@ class Admission:
     admitted  the index in the input of each admitted client
     samples   the n_i used, one per admitted client
     norms     their lengths, one per admitted client; None where squares would overflow or vanish
+    seen      what else was computed on the way, for all clients of the right structure; None likewise
+    fit       which of those were admitted
     claimed   the n_i as given, one per client
     reasons   one per client: why it was rejected, or what was changed; '' where nothing was
     """
@@ -41,6 +43,8 @@ class Admission:
     template: Any
     dtypes: list[str]
     norms: Vector | None
+    seen: Vector | None
+    fit: NDArray[np.bool_]
 
     def shaped(self, vector: Vector) -> Any:
         """A vector of d numbers as one update."""
@@ -76,8 +80,17 @@ def _template(update: object, name: str) -> list[Leaf]:
     return leaves
 
 
-def admit(updates: object, samples: ArrayLike | None, sample_cap: float | None, like: object | None) -> Admission:
-    """Check structure, dtypes, samples and finiteness of every client; reject alone those who fail."""
+def admit(
+    updates: object,
+    samples: ArrayLike | None,
+    sample_cap: float | None,
+    like: object | None,
+    look: Callable[[Updates], Kernel[Block] | None],
+) -> Admission:
+    """Check structure, dtypes, samples and finiteness of every client; reject alone those who fail.
+
+    `look` says what else to compute in the pass that looks for numbers that are not finite.
+    """
     clients = _clients(updates)
     stacked = is_array(updates)
     reasons = [""] * len(clients)
@@ -98,7 +111,7 @@ def admit(updates: object, samples: ArrayLike | None, sample_cap: float | None, 
     sources = _sources(updates, leaves, sound)
     skips = hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = Updates(sources, len(sound), clients=sound if skips else None)
-    magnitudes, ordinary = matrix.magnitudes()
+    magnitudes, ordinary, seen = matrix.magnitudes(look(matrix))
     fit = np.isfinite(magnitudes)
     for i in sound[~fit].tolist():
         reasons[i] = "numbers that are not finite"
@@ -123,6 +136,8 @@ def admit(updates: object, samples: ArrayLike | None, sample_cap: float | None, 
         template,
         _dtypes(leaves, [0] if stacked else admitted.tolist()),
         magnitudes[fit] if ordinary[fit].all() else None,
+        seen if ordinary[fit].all() else None,
+        fit,
     )
 
 

@@ -17,6 +17,7 @@ from holdfast.columns import Columnwise
 from holdfast.geometry import Geometry, Matrix, Weights
 from holdfast.solver import Solved
 from holdfast.spec import Stage, parse
+from holdfast.survey import Survey
 from holdfast.updates import DOUBLE_ROOM
 
 __all__ = ["aggregate"]
@@ -58,14 +59,15 @@ def aggregate(
     'clipped'
     """
     *mixings, final = parse(rule, parameters)
-    admission = admit(updates, samples, sample_cap, like)
     call: dict[str, Any] = {"rng": _generator(rng), "start": None}
+    survey = Survey(final.function, lambda points: _run(final, points, call), bool(mixings))
+    admission = admit(updates, samples, sample_cap, like, survey)
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
 
     if start is not None:
         call["start"] = np.clip(np.ldexp(admission.vector(start, "start"), admission.updates.base), -FAR, FAR)
-    geometry = Geometry(admission.updates.reaching(call["start"]), admission.samples, admission.norms)
+    geometry = survey.geometry(admission, call["start"])
     points, mixture = geometry, None
     for stage in mixings:
         matrix = _run(stage, points, call)
@@ -79,7 +81,7 @@ def aggregate(
             raise
         raise ValueError(f"{problem} Note that {rejected} of {len(admission.reasons)} clients were rejected.") from None
     if isinstance(outcome, Columnwise):
-        account = _of_columns(outcome, points, geometry, mixture)
+        account = _of_columns(outcome, points, geometry, mixture, survey.row(admission))
     else:
         solved = outcome if isinstance(outcome, Solved) else Solved(_checked(outcome, points.m, final.name))
         account = _of_weights(
@@ -137,11 +139,13 @@ class _Account:
     solved: Solved
 
 
-def _of_columns(rule: Columnwise, points: Geometry, geometry: Geometry, mixture: Matrix | None) -> _Account:
-    value = columns.apply(points.updates, rule)
+def _of_columns(
+    rule: Columnwise, points: Geometry, geometry: Geometry, mixture: Matrix | None, seen: tuple[Vector, Vector] | None
+) -> _Account:
+    value, products = (columns.apply(points.updates, rule), None) if seen is None else seen
     part = np.ones(points.m, dtype=bool) if rule.clients is None else np.isin(np.arange(points.m), rule.clients)
     takes_part = part if mixture is None else (mixture[part] != 0).any(axis=0)
-    return _Account(value, geometry.distances_to(value), takes_part, None, None, Solved(np.empty(0)))
+    return _Account(value, geometry.distances_to(value, products), takes_part, None, None, Solved(np.empty(0)))
 
 
 def _of_weights(

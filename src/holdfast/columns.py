@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.arrays import Vector
-from holdfast.updates import Block, Updates
+from holdfast.updates import Block, Kernel, Updates, products
 
-__all__ = ["ColumnKernel", "Columnwise", "apply", "mean_around_median", "median", "trimmed_mean"]
+__all__ = ["ColumnKernel", "Columnwise", "apply", "mean_around_median", "median", "surveying", "trimmed_mean"]
 
 ColumnKernel = Callable[[Block], Vector]
 """(sorted columns, one per row, to be overwritten) -> one number per column."""
@@ -30,16 +30,30 @@ def apply(updates: Updates, rule: Columnwise) -> Vector:
     plain = replace(updates, wide=False)
     chosen = plain if rule.clients is None else plain.take(rule.clients)
     row = np.empty(chosen.d)
+    for _ in chosen.map(_row_kernel(rule, row)):
+        pass
+    return row
 
-    def kernel(block: Block, columns: slice, scratch: Block) -> None:
+
+def surveying(rule: Columnwise, row: Vector) -> Kernel[Block]:
+    """For a pass over the data: writes the rule's row, and gives what tells the clients' distances to it."""
+    write = _row_kernel(rule, row)
+
+    def kernel(block: Block, at: slice, scratch: Block) -> Block:
+        write(block, at, scratch)
+        return products(block, row[at], np.zeros(block.shape[1]))
+
+    return kernel
+
+
+def _row_kernel(rule: Columnwise, row: Vector) -> Kernel[None]:
+    def kernel(block: Block, at: slice, scratch: Block) -> None:
         ordered = scratch.reshape(block.shape[::-1])
         np.copyto(ordered, block.T)
         ordered.sort(axis=1)
-        row[columns] = rule.kernel(ordered)
+        row[at] = rule.kernel(ordered)
 
-    for _ in chosen.map(kernel):
-        pass
-    return row
+    return kernel
 
 
 def median(ordered: Block) -> Vector:

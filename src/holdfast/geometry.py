@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from holdfast import columns
 from holdfast.arrays import Vector, length, lengths
 from holdfast.columns import Columnwise
-from holdfast.updates import SLAB, Block, Mixture, Updates
+from holdfast.gram import Gram
+from holdfast.mixture import Mixture
+from holdfast.updates import SLAB, Block, Updates, products
 
 __all__ = ["Geometry", "Matrix", "Measurement", "Weights", "normalised"]
 
@@ -47,9 +49,15 @@ class Geometry:
     Lengths are in units of 2**-base, as the updates are read; `real` and `read` go between them and the caller's.
     """
 
-    def __init__(self, updates: Updates, samples: Weights, norms: Vector | None = None) -> None:
-        """`norms` are the |X_i| where they are known: 0 is then the first centre that has been measured."""
+    def __init__(
+        self, updates: Updates, samples: Weights, norms: Vector | None = None, gram: Gram | None = None
+    ) -> None:
+        """`norms` are the |X_i| where they are known: 0 is then the first centre that has been measured.
+
+        With a `gram` there is no need to look at the data until the answer is known.
+        """
         self.updates = updates
+        self.gram = gram
         self.samples = samples
         self.m = updates.m
         self._anchor: Measurement | None = None
@@ -76,17 +84,18 @@ class Geometry:
 
     def distances(self, weights: Weights) -> Vector:
         """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1."""
-        return self.measure(weights).distances
+        known = None if self.gram is None else self.gram.distances(weights, self.resolution)
+        return self.measure(weights).distances if known is None else known
 
     @cached_property
     def squared_distances(self) -> Matrix:
         """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
-        # A client in the middle comes off first: else float32 would lose the differences in the offset all clients share.
-        middle = int(self.distances(self.start()).argmin())
-        gram = self.gram_around(self.updates.take(np.array([middle])).read(0, self.updates.d)[0].astype(np.float64))
-        squares = np.maximum(gram.diagonal()[:, None] + gram.diagonal() - 2 * gram, 0)
-        np.fill_diagonal(squares, 0)
-        return squares
+        if self.gram is None:
+            # A client comes off first: else float32 would lose the differences in the offset all clients share.
+            middle = int(self.distances(self.start()).argmin())
+            row = self.updates.take(np.array([middle])).read(0, self.updates.d)[0]
+            self.gram = Gram(self.gram_around(row.astype(np.float64)))
+        return self.gram.squared_distances
 
     def gram_around(self, place: Vector) -> Matrix:
         """<X_i - place, X_j - place>, summed in float64."""
@@ -133,10 +142,10 @@ class Geometry:
                 sums = rows.astype(block.dtype) @ block
                 centre[at] = sums[0]
                 force = 0.0 if pulls is None else sums[1] - pulls.sum() * centre[at]
-            return np.append(_products(block, sums[0] - anchor.centre[at], anchor.centre[at]), np.square(force).sum())
+            return np.append(products(block, sums[0] - anchor.centre[at], anchor.centre[at]), np.square(force).sum())
 
-        *products, square = self.updates.sum(kernel)
-        distances = self._around(anchor, np.array(products))
+        *along, square = self.updates.sum(kernel)
+        distances = self._around(anchor, np.array(along))
         if distances is None:
             return None
         force = None
@@ -153,12 +162,12 @@ class Geometry:
         """At least |X_i|."""
         return length(anchor.centre) + anchor.distances
 
-    def _around(self, anchor: Measurement, products: Vector) -> Vector | None:
-        """The distances to anchor + delta, from what `_products` gave; None where that would lose too many digits.
+    def _around(self, anchor: Measurement, found: Vector) -> Vector | None:
+        """The distances to anchor + delta, from what `products` gave; None where that would lose too many digits.
 
         |X_i - r - delta|^2 = |X_i - r|^2 - 2 <X_i - r, delta> + |delta|^2.
         """
-        along, offset, size = products[:-2], products[-2], products[-1]
+        along, offset, size = found[:-2], found[-2], found[-1]
         near = np.square(anchor.distances)
         with np.errstate(over="ignore", invalid="ignore"):
             squares = near - 2 * (along - offset) + size
@@ -193,15 +202,15 @@ class Geometry:
             self._anchor = measured
         return measured
 
-    def distances_to(self, place: Vector) -> Vector:
-        """|X_i - place| of every client."""
+    def distances_to(self, place: Vector, found: Vector | None = None) -> Vector:
+        """|X_i - place| of every client; `found` are the products with it, where they are known."""
         anchor = self._anchor
         if anchor is not None:
 
             def product(block: Block, at: slice, _: Block) -> Vector:
-                return _products(block, place[at] - anchor.centre[at], anchor.centre[at])
+                return products(block, place[at] - anchor.centre[at], anchor.centre[at])
 
-            distances = self._around(anchor, self.updates.sum(product))
+            distances = self._around(anchor, self.updates.sum(product) if found is None else found)
             if distances is not None:
                 return distances
 
@@ -212,7 +221,8 @@ class Geometry:
         return self._distances(self.updates.sum(kernel), place)
 
     def start(self) -> Weights:
-        """Weights of a robust centre, cheaply: a few Huber steps from the coordinate median, over a sample of columns.
+        """Weights of a robust centre, cheaply: near the client whose distances have the lowest median, where they are known;
+        else after a few Huber steps from the coordinate median, over a sample of columns.
 
         Whoever hides outside the sample shows when the centre is measured over all columns; then these are found over
         all columns, too.
@@ -221,6 +231,9 @@ class Geometry:
 
     @cached_property
     def _start(self) -> Weights:
+        if self.gram is not None:
+            squares = self.gram.squared_distances
+            return self._downweighted(np.sqrt(squares[np.median(squares, axis=1).argmin()]))
         sample = self.updates.sample(START_COLUMNS)
         ordered = np.sort(np.ascontiguousarray(sample.T), axis=1)
         middle = (ordered[:, (self.m - 1) // 2] / 2 + ordered[:, self.m // 2] / 2).astype(sample.dtype)
@@ -244,8 +257,8 @@ class Geometry:
     @property
     def rounding(self) -> float:
         """About the rounding error of a centre: the resolution times how far the clients are from 0."""
-        assert self._anchor is not None
-        return self.resolution * (length(self._anchor.centre) or float(np.median(self._anchor.distances)))
+        anchor = self._anchor or self._directly(self.start(), None, None)
+        return self.resolution * (length(anchor.centre) or float(np.median(anchor.distances)))
 
     @property
     def resolution(self) -> float:
@@ -260,7 +273,8 @@ class Geometry:
     def mixed(self, mixture: Matrix, samples: Weights) -> Geometry:
         """The points mixture @ X."""
         combined = mixture if self.updates.mixture is None else mixture @ self.updates.mixture.matrix
-        return Geometry(replace(self.updates, m=len(mixture), mixture=Mixture(combined)), samples)
+        gram = None if self.gram is None else self.gram.mixed(mixture)
+        return Geometry(replace(self.updates, m=len(mixture), mixture=Mixture(combined)), samples, gram=gram)
 
     def _distances(self, squares: Vector, centre: Vector) -> Vector:
         """Distances from sums of squares as read; 0 for what lies within the rounding of the centre."""
@@ -268,11 +282,3 @@ class Geometry:
         floor = 8 * self.resolution * length(centre)
         distances[distances <= floor] = 0.0
         return distances
-
-
-def _products(block: Block, delta: Vector, place: Vector) -> Vector:
-    """<X_i, delta> of every client, <place, delta> and |delta|^2, for delta as it is rounded."""
-    with np.errstate(over="ignore", invalid="ignore"):  # whoever is too far for that is measured directly
-        rounded = delta.astype(block.dtype)
-        wide = rounded.astype(np.float64)
-        return np.append((block @ rounded).astype(np.float64), (wide @ place, wide @ wide))

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -19,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.arrays import compute_dtype, dtype_name, to_host
+from holdfast.mixture import Block, Mixture
 
-__all__ = ["Block", "Kernel", "Mixture", "Source", "Updates", "out_of_reach"]
+__all__ = ["Block", "Kernel", "Source", "Updates", "out_of_reach", "products"]
 
-Block = NDArray[Any]
 Result = TypeVar("Result")
 Kernel = Callable[[Block, slice, Block], Result]
 """(block of m rows, its columns in the whole, scratch of the block's size as a flat array) -> anything."""
@@ -72,35 +71,6 @@ class Source:
             for row, array in zip(out, chosen, strict=True):
                 row[:] = to_host(array.reshape(-1)[start:stop], None)
         return out
-
-
-@dataclass(frozen=True, eq=False)
-class Mixture:
-    """Rows made of rows: matrix @ rows. Where no row is used twice, the matrix is groups of rows to add up."""
-
-    matrix: NDArray[np.float64]
-
-    @cached_property
-    def _groups(self) -> list[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]] | None:
-        """The rows with as many members each: which rows, their members (one row each), their shares."""
-        used = self.matrix != 0
-        sizes, shares = used.sum(axis=1), self.matrix.max(axis=1)
-        if used.sum(axis=0).max() > 1 or (sizes == 0).any() or (self.matrix[used] != np.repeat(shares, sizes)).any():
-            return None
-        alike = [(size, np.flatnonzero(sizes == size)) for size in np.unique(sizes)]
-        return [(rows, np.nonzero(used[rows])[1].reshape(-1, size), shares[rows]) for size, rows in alike]
-
-    def of(self, rows: Block) -> Block:
-        """In float64: the offset all clients share would drown their differences in a float32 sum."""
-        if self._groups is None:
-            return (self.matrix @ rows.astype(np.float64)).astype(rows.dtype, copy=False)
-        mixed = np.empty((len(self.matrix), rows.shape[1]), rows.dtype)
-        for places, members, shares in self._groups:
-            total = rows[members[:, 0]].astype(np.float64)
-            for column in members.T[1:]:
-                total += rows[column]
-            mixed[places] = np.multiply(total, shares[:, None], out=total)
-        return mixed
 
 
 @dataclass(frozen=True)
@@ -237,21 +207,26 @@ class Updates:
                 parts.append(wide.read(start, stop)[:, inside - start])
         return np.concatenate(parts, axis=1)
 
-    def magnitudes(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Every row's |x_i|, and true; or max_j |x_ij|, and false, where squares overflow or vanish.
+    def magnitudes(
+        self, also: Kernel[Block] | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
+        """Every row's |x_i|, and true; or max_j |x_ij|, and false, where squares overflow or vanish. Then the sum of what
+        `also` gave for the same blocks.
 
-        Not finite exactly where some number of the row is not.
+        Magnitudes are not finite exactly where some number of the row is not.
         """
 
-        def squares(block: Block, _: slice, __: Block) -> Block:
+        def squares(block: Block, at: slice, scratch: Block) -> Block:
             with np.errstate(over="ignore", invalid="ignore"):  # here: threads do not inherit it
-                return np.vecdot(block, block)
+                own = np.vecdot(block, block)
+                return own if also is None else np.concatenate([own, also(block, at, scratch)])
 
         def largest(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
 
         with np.errstate(over="ignore", invalid="ignore"):
-            norms = np.sqrt(self.sum(squares))
+            sums = self.sum(squares)
+            norms = np.sqrt(sums[: self.m])
         ordinary = norms < 2.0**SINGLE_ROOM
         if not ordinary.any() or np.median(norms[ordinary]) <= 2.0 ** (-SINGLE_ROOM / 2):
             ordinary[:] = False
@@ -259,7 +234,7 @@ class Updates:
             # Look at every number. maximum propagates NaN, so one bad number shows in its row.
             odd = np.flatnonzero(~ordinary)
             norms[odd] = np.maximum.reduce(list(self.take(odd).map(largest)), axis=0)
-        return norms, ordinary
+        return norms, ordinary, sums[self.m :]
 
     def scaled(self, magnitudes: NDArray[np.float64]) -> Updates:
         """The same updates, read so that sums of squares neither overflow nor vanish.
@@ -272,6 +247,14 @@ class Updates:
             return self
         fits = abs(typical) <= DOUBLE_ROOM and exponents.max() <= DOUBLE_ROOM
         return replace(self, wide=True, base=0 if fits else -typical)
+
+
+def products(block: Block, delta: Block, place: Block) -> NDArray[np.float64]:
+    """<X_i, delta> of every client, <place, delta> and |delta|^2, for delta as it is rounded."""
+    with np.errstate(over="ignore", invalid="ignore"):  # whoever is too far for that is measured directly
+        rounded = delta.astype(block.dtype)
+        wide = rounded.astype(np.float64)
+        return np.append((block @ rounded).astype(np.float64), (wide @ place, wide @ wide))
 
 
 def out_of_reach(magnitudes: NDArray[np.float64]) -> NDArray[np.bool_]:

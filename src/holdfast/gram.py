@@ -1,0 +1,70 @@
+"""The Gram matrix: m x m products that answer every question about distances without another look at the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.arrays import Vector
+from holdfast.updates import Block, Kernel, Updates
+
+__all__ = ["Gram", "central_client", "gram_kernel"]
+
+CLIENTS = 64  # up to so many, the matrix costs less than the passes it saves
+CENTRAL_COLUMNS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Gram:
+    """<X_i - r, X_j - r> for all pairs, r one of the clients: what all of them share has come off."""
+
+    matrix: NDArray[np.float64]
+
+    def distances(self, weights: Vector, resolution: float) -> Vector | None:
+        """|X_i - sum_j weights_j X_j| of every client; None where that would lose too many digits."""
+        towards = self.matrix @ weights
+        own, size = self.matrix.diagonal(), float(weights @ towards)
+        squares = own - 2 * towards + size
+        doubt = resolution * (own + size + 2 * np.sqrt(np.abs(own * size)))
+        return np.sqrt(squares) if (squares > 1e5 * doubt).all() else None
+
+    def fine(self, resolution: float) -> bool:
+        """Whether the client that came off is near enough to most others for their distances to keep their digits."""
+        typical = np.median(np.median(self.squared_distances, axis=1))
+        return bool(np.isfinite(self.matrix).all() and typical > 1e5 * resolution * np.median(self.matrix.diagonal()))
+
+    @cached_property
+    def squared_distances(self) -> NDArray[np.float64]:
+        """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
+        own = self.matrix.diagonal()
+        squares = np.maximum(own[:, None] + own - 2 * self.matrix, 0)
+        np.fill_diagonal(squares, 0)
+        return squares
+
+    def mixed(self, mixture: NDArray[np.float64]) -> Gram | None:
+        """Of the points mixture @ X; None unless the rows of the mixture sum to 1."""
+        whole = np.allclose(mixture.sum(axis=1), 1, rtol=0, atol=1e-9)
+        return Gram(mixture @ self.matrix @ mixture.T) if whole else None
+
+
+def central_client(updates: Updates) -> int:
+    """A client near the middle of most others, as far as a sample of columns tells; numbers may be anything."""
+    sample = updates.sample(CENTRAL_COLUMNS)
+    with np.errstate(over="ignore", invalid="ignore"):
+        middle = np.sort(sample, axis=0)[updates.m // 2]
+        squares = np.square(sample - middle).sum(axis=1)
+    return int(np.argmin(np.where(np.isfinite(squares), squares, np.inf)))
+
+
+def gram_kernel(client: int) -> Kernel[Block]:
+    """For a pass over the data: the matrix around this client, flat."""
+
+    def kernel(block: Block, _: slice, scratch: Block) -> Block:
+        with np.errstate(over="ignore", invalid="ignore"):  # of clients that will not be admitted
+            residual = np.subtract(block, block[client], out=scratch.reshape(block.shape))
+            return (residual @ residual.T).reshape(-1)
+
+    return kernel
