@@ -85,11 +85,11 @@ def admit(
     samples: ArrayLike | None,
     sample_cap: float | None,
     like: object | None,
-    look: Callable[[Updates], Kernel[Block] | None],
+    look: Callable[[Updates], tuple[Kernel[Block] | None, bool]],
 ) -> Admission:
     """Check structure, dtypes, samples and finiteness of every client; reject alone those who fail.
 
-    `look` says what else to compute in the pass that looks for numbers that are not finite.
+    `look` says what else to compute in the pass that looks for numbers that are not finite, and whether with threads.
     """
     clients = _clients(updates)
     stacked = is_array(updates)
@@ -111,7 +111,8 @@ def admit(
     sources = _sources(updates, leaves, sound)
     skips = hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = Updates(sources, len(sound), clients=sound if skips else None)
-    magnitudes, ordinary, seen = matrix.magnitudes(look(matrix))
+    also, threads = look(matrix)
+    magnitudes, ordinary, seen = matrix.magnitudes(also, threads=threads)
     fit = np.isfinite(magnitudes)
     for i in sound[~fit].tolist():
         reasons[i] = "numbers that are not finite"

@@ -104,7 +104,7 @@ class Geometry:
             residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
             return residual @ residual.T
 
-        return self.updates.sum(kernel, tile=SLAB, threads=False)  # BLAS brings threads of its own to this product
+        return self.updates.sum(kernel, tile=SLAB)
 
     def measure(
         self,

@@ -39,18 +39,18 @@ class Survey:
     _row: Vector | None = field(default=None, init=False)
     _gram: bool = field(default=False, init=False)
 
-    def __call__(self, updates: Updates) -> Kernel[Block] | None:
+    def __call__(self, updates: Updates) -> tuple[Kernel[Block] | None, bool]:
         if self.rule in COLUMN_RULES and not self.mixed:
             try:
                 rule = self.run(Geometry(updates, np.ones(updates.m)))
             except ValueError:  # it will be told once it is known who is admitted
-                return None
+                return None, False
             self._row = np.empty(updates.d)
-            return surveying(rule, self._row)
+            return surveying(rule, self._row), True
         if (self.rule in NO_DISTANCES and not self.mixed) or updates.m > gram.CLIENTS:
-            return None
+            return None, False
         self._gram = True
-        return gram_kernel(central_client(updates))
+        return gram_kernel(central_client(updates)), False
 
     def geometry(self, admission: Admission, start: Vector | None) -> Geometry:
         """The admitted clients, with all that is known of them."""

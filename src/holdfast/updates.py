@@ -182,8 +182,12 @@ class Updates:
                 for results in pool.map(run, spans):
                     yield from results
 
-    def sum(self, kernel: Kernel[Block], *, tile: int = TILE, threads: bool = True) -> NDArray[np.float64]:
-        """The kernel's results added up in float64, in the order of the columns."""
+    def sum(self, kernel: Kernel[Block], *, tile: int = TILE, threads: bool = False) -> NDArray[np.float64]:
+        """The kernel's results added up in float64, in the order of the columns.
+
+        On one thread unless told otherwise: one core's products are nearly as fast as memory is, and NumPy holds the
+        interpreter while it makes them.
+        """
         total: NDArray[np.float64] | None = None
         for part in self.map(kernel, tile=tile, threads=threads):
             total = part.astype(np.float64) if total is None else np.add(total, part, out=total)
@@ -208,7 +212,7 @@ class Updates:
         return np.concatenate(parts, axis=1)
 
     def magnitudes(
-        self, also: Kernel[Block] | None = None
+        self, also: Kernel[Block] | None = None, *, threads: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
         """Every row's |x_i|, and true; or max_j |x_ij|, and false, where squares overflow or vanish. Then the sum of what
         `also` gave for the same blocks.
@@ -225,7 +229,7 @@ class Updates:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
 
         with np.errstate(over="ignore", invalid="ignore"):
-            sums = self.sum(squares)
+            sums = self.sum(squares, threads=threads)
             norms = np.sqrt(sums[: self.m])
         ordinary = norms < 2.0**SINGLE_ROOM
         if not ordinary.any() or np.median(norms[ordinary]) <= 2.0 ** (-SINGLE_ROOM / 2):
