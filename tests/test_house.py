@@ -29,6 +29,7 @@ MATHEMATICS = [  # low to high: a module imports only from those before it
     "updates",
     "columns",
     "gram",
+    "anchor",
     "geometry",
     "newton",
     "solver",

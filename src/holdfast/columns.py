@@ -41,7 +41,7 @@ def surveying(rule: Columnwise, row: Vector) -> Kernel[Block]:
 
     def kernel(block: Block, at: slice, scratch: Block) -> Block:
         write(block, at, scratch)
-        return products(block, row[at], np.zeros(block.shape[1]))
+        return products(block, row[at].astype(block.dtype))
 
     return kernel
 

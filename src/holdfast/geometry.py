@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast import columns
+from holdfast.anchor import Anchor
 from holdfast.arrays import Vector, length, lengths
 from holdfast.columns import Columnwise
 from holdfast.gram import Gram
 from holdfast.mixture import Mixture
-from holdfast.updates import SLAB, Block, Updates, products
+from holdfast.updates import SLAB, Block, Updates
 
 __all__ = ["Geometry", "Matrix", "Measurement", "Weights", "normalised"]
 
@@ -30,7 +31,6 @@ LARGEST = float(np.finfo(np.float64).max)
 class Measurement:
     """A weighted centre, and every client's distance to it; the force of given pulls on it."""
 
-    weights: Weights
     centre: Vector
     distances: Vector
     force: float | None = None
@@ -60,10 +60,8 @@ class Geometry:
         self.gram = gram
         self.samples = samples
         self.m = updates.m
-        self._anchor: Measurement | None = None
-        self._last: Measurement | None = None
-        if norms is not None:
-            self._anchor = Measurement(np.zeros(self.m), np.zeros(updates.d), norms)
+        self._anchor = None if norms is None else Anchor(None, norms, 0.0)
+        self._last: tuple[Weights, Vector] | None = None
 
     @cached_property
     def shares(self) -> Weights:
@@ -84,8 +82,11 @@ class Geometry:
 
     def distances(self, weights: Weights) -> Vector:
         """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1."""
-        known = None if self.gram is None else self.gram.distances(weights, self.resolution)
-        return self.measure(weights).distances if known is None else known
+        if self._last is None or not np.array_equal(self._last[0], weights):
+            known = None if self.gram is None else self.gram.distances(weights, self.resolution)
+            known = self._by_products(weights, None, None)[0] if known is None else known
+            self._last = weights.copy(), self._directly(weights, None, None).distances if known is None else known
+        return self._last[1]
 
     @cached_property
     def squared_distances(self) -> Matrix:
@@ -118,61 +119,43 @@ class Geometry:
 
         The centre is weights @ X; with an origin, what the weights lack of 1 lies there.
         """
-        known = self._last
-        if known is None or pulls is not None or origin is not None or not np.array_equal(known.weights, weights):
-            known = None if directly or origin is not None else self._by_products(weights, pulls)
-            known = known or self._directly(weights, pulls, origin)
-            if origin is None:
-                self._last = known
-        return known
+        if not directly and origin is None:
+            centre = np.empty(self.updates.d)
+            distances, force = self._by_products(weights, pulls, centre)
+            if distances is not None:
+                known = None if self.gram is None else self.gram.distances(weights, self.resolution)
+                return Measurement(centre, distances if known is None else known, force)
+        return self._directly(weights, pulls, origin)
 
-    def _by_products(self, weights: Weights, pulls: Weights | None) -> Measurement | None:
-        """From the last centre that was measured directly; None where that would lose too many digits.
-
-        A product with a block in cache costs a fraction of subtracting from it: see `_around`.
+    def _by_products(
+        self, weights: Weights, pulls: Weights | None, centre: Vector | None
+    ) -> tuple[Vector | None, float | None]:
+        """Distances, and the force of the pulls, from the place they were last measured from directly: a product with a
+        block in cache costs a fraction of subtracting from it. No distances where that would lose too many digits.
         """
         anchor = self._anchor
         if anchor is None:
-            return None
-        centre = np.empty(self.updates.d)
-        rows = weights[None] if pulls is None else np.stack([weights, pulls])
+            return None, None
+        rows = weights if pulls is None else np.stack([weights, pulls])
 
         def kernel(block: Block, at: slice, _: Block) -> Vector:
-            with np.errstate(over="ignore", invalid="ignore"):
-                sums = rows.astype(block.dtype) @ block
-                centre[at] = sums[0]
-                force = 0.0 if pulls is None else sums[1] - pulls.sum() * centre[at]
-            return np.append(products(block, sums[0] - anchor.centre[at], anchor.centre[at]), np.square(force).sum())
+            sums = rows.astype(block.dtype) @ block
+            middle = sums if pulls is None else sums[0]
+            if centre is not None:
+                centre[at] = middle
+            found = anchor.products(block, at, middle)
+            if pulls is None:
+                return found
+            force = sums[1] - block.dtype.type(pulls.sum()) * middle
+            return np.append(found, np.dot(force, force))
 
-        *along, square = self.updates.sum(kernel)
-        distances = self._around(anchor, np.array(along))
-        if distances is None:
-            return None
-        force = None
-        if pulls is not None:
-            force = float(np.sqrt(square)) + self.blur(pulls)
-        return Measurement(weights.copy(), centre, distances, force)
+        found = self.updates.sum(kernel)
+        distances = anchor.distances_by(found[: self.m + 2], self.resolution)
+        return distances, None if pulls is None else float(np.sqrt(found[-1])) + self.blur(pulls)
 
     def blur(self, pulls: Weights) -> float:
         """What rounding can take from the force of pulls where it is found by products."""
-        anchor = self._anchor
-        return np.inf if anchor is None else self.resolution * float(pulls @ self._reach(anchor))
-
-    def _reach(self, anchor: Measurement) -> Vector:
-        """At least |X_i|."""
-        return length(anchor.centre) + anchor.distances
-
-    def _around(self, anchor: Measurement, found: Vector) -> Vector | None:
-        """The distances to anchor + delta, from what `products` gave; None where that would lose too many digits.
-
-        |X_i - r - delta|^2 = |X_i - r|^2 - 2 <X_i - r, delta> + |delta|^2.
-        """
-        along, offset, size = found[:-2], found[-2], found[-1]
-        near = np.square(anchor.distances)
-        with np.errstate(over="ignore", invalid="ignore"):
-            squares = near - 2 * (along - offset) + size
-            doubt = self.resolution * (near + size + self._reach(anchor) * np.sqrt(size))
-        return np.sqrt(squares) if (squares > 1e5 * doubt).all() else None
+        return np.inf if self._anchor is None else self.resolution * float(pulls @ self._anchor.reach)
 
     def _directly(self, weights: Weights, pulls: Weights | None, origin: Vector | None) -> Measurement:
         """Each block's centre is known while the block is in cache. It is rounded as the block is; the mean of the residuals,
@@ -197,10 +180,10 @@ class Geometry:
 
         *squares, force = updates.sum(kernel)
         force = None if pulls is None else float(np.sqrt(force))
-        measured = Measurement(weights.copy(), centre, self._distances(np.array(squares), centre), force)
+        distances = self._distances(np.array(squares), centre)
         if origin is None:
-            self._anchor = measured
-        return measured
+            self._anchor = Anchor(centre, distances, length(centre))
+        return Measurement(centre, distances, force)
 
     def distances_to(self, place: Vector, found: Vector | None = None) -> Vector:
         """|X_i - place| of every client; `found` are the products with it, where they are known."""
@@ -208,9 +191,9 @@ class Geometry:
         if anchor is not None:
 
             def product(block: Block, at: slice, _: Block) -> Vector:
-                return products(block, place[at] - anchor.centre[at], anchor.centre[at])
+                return anchor.products(block, at, place[at])
 
-            distances = self._around(anchor, self.updates.sum(product) if found is None else found)
+            distances = anchor.distances_by(self.updates.sum(product) if found is None else found, self.resolution)
             if distances is not None:
                 return distances
 
@@ -257,8 +240,10 @@ class Geometry:
     @property
     def rounding(self) -> float:
         """About the rounding error of a centre: the resolution times how far the clients are from 0."""
-        anchor = self._anchor or self._directly(self.start(), None, None)
-        return self.resolution * (length(anchor.centre) or float(np.median(anchor.distances)))
+        if self._anchor is None:
+            self._directly(self.start(), None, None)
+        assert self._anchor is not None
+        return self.resolution * (self._anchor.length or float(np.median(self._anchor.distances)))
 
     @property
     def resolution(self) -> float:

@@ -28,7 +28,7 @@ class Gram:
         towards = self.matrix @ weights
         own, size = self.matrix.diagonal(), float(weights @ towards)
         squares = own - 2 * towards + size
-        doubt = resolution * (own + size + 2 * np.sqrt(np.abs(own * size)))
+        doubt = resolution * (own + size + 2 * np.sqrt(own) * np.sqrt(abs(size)))
         return np.sqrt(squares) if (squares > 1e5 * doubt).all() else None
 
     def fine(self, resolution: float) -> bool:
@@ -63,8 +63,7 @@ def gram_kernel(client: int) -> Kernel[Block]:
     """For a pass over the data: the matrix around this client, flat."""
 
     def kernel(block: Block, _: slice, scratch: Block) -> Block:
-        with np.errstate(over="ignore", invalid="ignore"):  # of clients that will not be admitted
-            residual = np.subtract(block, block[client], out=scratch.reshape(block.shape))
-            return (residual @ residual.T).reshape(-1)
+        residual = np.subtract(block, block[client], out=scratch.reshape(block.shape))
+        return (residual @ residual.T).reshape(-1)
 
     return kernel

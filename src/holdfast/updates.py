@@ -163,6 +163,7 @@ class Updates:
         """The kernel's results over all blocks, in the order of the columns, one at a time."""
         width = max(tile // self.m, 16)
 
+        @np.errstate(over="ignore", invalid="ignore")  # here: threads do not inherit it
         def run(span: tuple[int, int]) -> list[Result]:
             slab = self.read(*span)
             scratch = np.empty(self.m * min(width, slab.shape[1]), slab.dtype)
@@ -221,9 +222,8 @@ class Updates:
         """
 
         def squares(block: Block, at: slice, scratch: Block) -> Block:
-            with np.errstate(over="ignore", invalid="ignore"):  # here: threads do not inherit it
-                own = np.vecdot(block, block)
-                return own if also is None else np.concatenate([own, also(block, at, scratch)])
+            own = np.vecdot(block, block)
+            return own if also is None else np.concatenate([own, also(block, at, scratch)])
 
         def largest(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
@@ -253,12 +253,13 @@ class Updates:
         return replace(self, wide=True, base=0 if fits else -typical)
 
 
-def products(block: Block, delta: Block, place: Block) -> NDArray[np.float64]:
-    """<X_i, delta> of every client, <place, delta> and |delta|^2, for delta as it is rounded."""
-    with np.errstate(over="ignore", invalid="ignore"):  # whoever is too far for that is measured directly
-        rounded = delta.astype(block.dtype)
-        wide = rounded.astype(np.float64)
-        return np.append((block @ rounded).astype(np.float64), (wide @ place, wide @ wide))
+def products(block: Block, delta: Block, place: Block | None = None) -> NDArray[np.float64]:
+    """<X_i, delta> of every row, <place, delta> (0 without one) and |delta|^2."""
+    found = np.empty(len(block) + 2)
+    found[:-2] = block @ delta
+    found[-2] = 0.0 if place is None else place @ delta
+    found[-1] = np.dot(delta, delta)
+    return found
 
 
 def out_of_reach(magnitudes: NDArray[np.float64]) -> NDArray[np.bool_]:
