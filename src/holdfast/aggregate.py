@@ -60,7 +60,7 @@ def aggregate(
     """
     *mixings, final = parse(rule, parameters)
     call: dict[str, Any] = {"rng": _generator(rng), "start": None}
-    survey = Survey(final.function, lambda points: _run(final, points, call), bool(mixings))
+    survey = Survey([stage.function for stage in (*mixings, final)], lambda points: _run(final, points, call))
     admission = admit(updates, samples, sample_cap, like, survey)
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")

@@ -14,7 +14,7 @@ from holdfast.arrays import Vector, length, lengths
 from holdfast.columns import Columnwise
 from holdfast.gram import Gram
 from holdfast.mixture import Mixture
-from holdfast.updates import SLAB, Block, Updates
+from holdfast.updates import WIDE_TILE, Block, Updates
 
 __all__ = ["Geometry", "Matrix", "Measurement", "Weights", "normalised"]
 
@@ -105,7 +105,7 @@ class Geometry:
             residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
             return residual @ residual.T
 
-        return self.updates.sum(kernel, tile=SLAB)
+        return self.updates.sum(kernel, tile=self.updates.long_tile)
 
     def measure(
         self,
@@ -149,7 +149,7 @@ class Geometry:
             force = sums[1] - block.dtype.type(pulls.sum()) * middle
             return np.append(found, np.dot(force, force))
 
-        found = self.updates.sum(kernel)
+        found = self.updates.sum(kernel, tile=WIDE_TILE)
         distances = anchor.distances_by(found[: self.m + 2], self.resolution)
         return distances, None if pulls is None else float(np.sqrt(found[-1])) + self.blur(pulls)
 
@@ -193,7 +193,9 @@ class Geometry:
             def product(block: Block, at: slice, _: Block) -> Vector:
                 return anchor.products(block, at, place[at])
 
-            distances = anchor.distances_by(self.updates.sum(product) if found is None else found, self.resolution)
+            distances = anchor.distances_by(
+                self.updates.sum(product, tile=WIDE_TILE) if found is None else found, self.resolution
+            )
             if distances is not None:
                 return distances
 

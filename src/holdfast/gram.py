@@ -13,7 +13,6 @@ from holdfast.updates import Block, Kernel, Updates
 
 __all__ = ["Gram", "central_client", "gram_kernel"]
 
-CLIENTS = 64  # up to so many, the matrix costs less than the passes it saves
 CENTRAL_COLUMNS = 256
 
 

@@ -5,13 +5,13 @@ It takes for granted that everyone will be. Where that comes out wrong, what dep
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from holdfast import gram, rules
+from holdfast import mixing, rules, selection
 from holdfast.admission import Admission
 from holdfast.arrays import Vector
 from holdfast.columns import surveying
@@ -22,35 +22,34 @@ from holdfast.updates import Block, Kernel, Updates
 __all__ = ["Survey"]
 
 COLUMN_RULES = (rules.median, rules.trimmed_mean, rules.mean_around_median)
-NO_DISTANCES = (rules.mean, rules.centered_clipping)
+PAIRWISE = (
+    *(selection.krum, selection.multi_krum, selection.bulyan, selection.spectral_filter),
+    mixing.nearest_neighbour_mixing,
+)
 
 
 @dataclass
 class Survey:
     """What to look for.
 
-    rule   the function; `run` calls it on a geometry
-    mixed  it will not see the clients themselves
+    stages  the functions, the rule last; `run` calls it on a geometry
     """
 
-    rule: Callable[..., Any]
+    stages: Sequence[Callable[..., Any]]
     run: Callable[[Geometry], Any]
-    mixed: bool
     _row: Vector | None = field(default=None, init=False)
     _gram: bool = field(default=False, init=False)
 
     def __call__(self, updates: Updates) -> tuple[Kernel[Block] | None, bool]:
-        if self.rule in COLUMN_RULES and not self.mixed:
+        if len(self.stages) == 1 and self.stages[0] in COLUMN_RULES:
             try:
                 rule = self.run(Geometry(updates, np.ones(updates.m)))
             except ValueError:  # it will be told once it is known who is admitted
                 return None, False
             self._row = np.empty(updates.d)
             return surveying(rule, self._row), True
-        if (self.rule in NO_DISTANCES and not self.mixed) or updates.m > gram.CLIENTS:
-            return None, False
-        self._gram = True
-        return gram_kernel(central_client(updates)), False
+        self._gram = any(stage in PAIRWISE for stage in self.stages)
+        return (gram_kernel(central_client(updates)), False) if self._gram else (None, False)
 
     def geometry(self, admission: Admission, start: Vector | None) -> Geometry:
         """The admitted clients, with all that is known of them."""

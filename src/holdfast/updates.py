@@ -26,10 +26,13 @@ Result = TypeVar("Result")
 Kernel = Callable[[Block, slice, Block], Result]
 """(block of m rows, its columns in the whole, scratch of the block's size as a flat array) -> anything."""
 
-TILE = 2**18  # numbers handed to a kernel: they stay in a core's cache, and BLAS keeps to the calling thread
-SLAB = 2**20  # numbers gathered at once where clients came as a list: fewer, longer copies
+TILE = 2**18  # numbers handed to a kernel that makes as many of its own: both stay in a core's cache
+WIDE_TILE = 2**19  # to one that makes no more than products: longer runs of every row are read faster
+SLAB = 2**20  # gathered at once where clients came as a list: fewer, longer copies
+WHOLE = 2**24  # to a kernel that looks at every number once
 SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
 DOUBLE_ROOM = 400  # and float64 numbers within 2**+-400
+RUN = 1024  # squares to add up as they are read
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 
 
@@ -148,9 +151,16 @@ class Updates:
             block = block.astype(np.float64, copy=False)
         return block
 
-    def spans(self) -> list[tuple[int, int]]:
-        """Column ranges to read at once: small arrays of one dtype together, large ones in parts."""
-        width = max(TILE // max(self.m, 1), 16) * (SLAB // TILE)
+    @property
+    def long_tile(self) -> int:
+        """For products of all pairs of rows, which are made fastest from rows of some thousand numbers."""
+        return max(SLAB, self.m * 4096)
+
+    def spans(self, tile: int = TILE) -> list[tuple[int, int]]:
+        """Column ranges to read at once: small arrays of one dtype together, large ones in parts of whole tiles."""
+        free = len(self.sources) == 1 and hasattr(self.sources[0].rows, "dtype") and self.clients is None
+        views = free and not (self.wide or self.base or self.mixture)
+        width = max(tile // self.m, 16) * (1 if views else max(SLAB // tile, 1))
         cuts, offset, previous = [0], 0, None
         for source in self.sources:
             if previous is not None and source.dtype is not previous:
@@ -161,6 +171,7 @@ class Updates:
 
     def map(self, kernel: Kernel[Result], *, tile: int = TILE, threads: bool = True) -> Iterator[Result]:
         """The kernel's results over all blocks, in the order of the columns, one at a time."""
+        spans = self.spans(tile)
         width = max(tile // self.m, 16)
 
         @np.errstate(over="ignore", invalid="ignore")  # here: threads do not inherit it
@@ -173,7 +184,6 @@ class Updates:
                 out.append(kernel(part, slice(span[0] + a, span[0] + a + part.shape[1]), scratch[: part.size]))
             return out
 
-        spans = self.spans()
         workers = min(_threads(), len(spans)) if threads else 1
         if workers == 1:
             for span in spans:
@@ -222,14 +232,14 @@ class Updates:
         """
 
         def squares(block: Block, at: slice, scratch: Block) -> Block:
-            own = np.vecdot(block, block)
+            own = _row_squares(block)
             return own if also is None else np.concatenate([own, also(block, at, scratch)])
 
         def largest(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
 
         with np.errstate(over="ignore", invalid="ignore"):
-            sums = self.sum(squares, threads=threads)
+            sums = self.sum(squares, tile=TILE if threads else self.long_tile if also else WHOLE, threads=threads)
             norms = np.sqrt(sums[: self.m])
         ordinary = norms < 2.0**SINGLE_ROOM
         if not ordinary.any() or np.median(norms[ordinary]) <= 2.0 ** (-SINGLE_ROOM / 2):
@@ -251,6 +261,14 @@ class Updates:
             return self
         fits = abs(typical) <= DOUBLE_ROOM and exponents.max() <= DOUBLE_ROOM
         return replace(self, wide=True, base=0 if fits else -typical)
+
+
+def _row_squares(block: Block) -> NDArray[np.float64]:
+    """sum_j x_ij^2 of every row, added up in float64 after short runs."""
+    m, width = block.shape
+    runs, rest = block[:, : width - width % RUN].reshape(m, -1, RUN), block[:, width - width % RUN :]
+    total: NDArray[np.float64] = np.vecdot(runs, runs).sum(axis=1, dtype=np.float64) + np.vecdot(rest, rest)
+    return total
 
 
 def products(block: Block, delta: Block, place: Block | None = None) -> NDArray[np.float64]:
