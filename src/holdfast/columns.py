@@ -84,7 +84,7 @@ def mean_around_median(ordered: Block, *, keep: int) -> Vector:
         after = np.minimum(probe + keep, m - 1)
         right = (middle - ordered[line, probe] > ordered[line, after] - middle) & (low < high)
         low, high = np.where(right, probe + 1, low), np.where(right, high, np.minimum(probe, high))
-    places = np.arange(m)
+    places, kind = np.arange(m), ordered.dtype.type
     inside = (places >= low[:, None]) & (places < low[:, None] + keep)
-    row: Vector = ordered.sum(axis=1, where=inside, dtype=np.float64) / keep
+    row: Vector = middle + np.vecdot(ordered - middle[:, None].astype(kind), inside.astype(kind)) / keep
     return row

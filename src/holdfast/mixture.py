@@ -30,8 +30,20 @@ class Mixture:
         alike = [(size, np.flatnonzero(sizes == size)) for size in np.unique(sizes)]
         return [(rows, np.nonzero(used[rows])[1].reshape(-1, size), shares[rows]) for size, rows in alike]
 
+    @cached_property
+    def _common(self) -> tuple[int, NDArray[np.float32]] | None:
+        """The row that most are made of, and the matrix in float32; None unless the new rows are means of old ones."""
+        if not np.allclose(self.matrix.sum(axis=1), 1, rtol=0, atol=1e-9):
+            return None
+        return int(self.matrix.sum(axis=0).argmax()), self.matrix.astype(np.float32)
+
     def of(self, rows: Block) -> Block:
-        """In float64: the offset all clients share would drown their differences in a float32 sum."""
+        """Sums in float64, or in float32 after a common row came off: else the offset of all would drown the differences."""
+        if self._groups is None and rows.dtype == np.float32 and self._common is not None:
+            common, matrix = self._common
+            mixed = matrix @ (rows - rows[common])
+            mixed += rows[common]
+            return mixed
         if self._groups is None:
             return (self.matrix @ rows.astype(np.float64)).astype(rows.dtype, copy=False)
         mixed = np.empty((len(self.matrix), rows.shape[1]), rows.dtype)

@@ -16,6 +16,7 @@ from holdfast.rules import huber
 
 __all__ = ["bulyan", "divide_and_conquer", "krum", "krum_scores", "multi_krum", "spectral_filter"]
 
+WORN = 1e-6  # of its sum: below that, what subtraction left of a score is computed anew
 FAR = 10  # median distances: beyond them no projection on one direction is needed to tell a liar
 
 
@@ -60,12 +61,40 @@ def bulyan(geometry: Geometry, *, f: int) -> Columnwise:
     """
     f, m = integer(f, "f"), geometry.m
     require(m >= 4 * f + 3, "bulyan", needs="m >= 4f + 3", m=m, f=f, remedy=FEWER)
-    rest, chosen = np.arange(m), []
-    for _ in range(m - 2 * f):
-        winner = int(np.argmin(krum_scores(geometry.squared_distances[np.ix_(rest, rest)], f)))
-        chosen.append(rest[winner])
+    chosen = _one_by_one(geometry.squared_distances, f, m - 2 * f)
+    return Columnwise(partial(columns.mean_around_median, keep=m - 4 * f), np.sort(chosen))
+
+
+def _one_by_one(squares: Matrix, f: int, count: int) -> NDArray[np.intp]:
+    """Who wins Krum `count` times, each time among those not yet chosen.
+
+    Whoever leaves takes one neighbour from each of the others: itself, or else their farthest. So one sort serves all.
+    """
+    m = len(squares)
+    others, line = squares.copy(), np.arange(m)
+    np.fill_diagonal(others, np.inf)
+    order = np.argsort(others, axis=1, kind="stable")
+    ordered, place = np.take_along_axis(others, order, axis=1), np.argsort(order, axis=1)
+    left, end = np.ones(m, dtype=bool), np.full(m, m - f - 2)  # the neighbours left are before `end`
+    scores = ordered[:, : m - f - 2].sum(axis=1)
+    exact, chosen = scores.copy(), list[int]()
+    while len(chosen) < count and (neighbours := m - len(chosen) - f - 2) > 1:
+        winner = int(np.argmin(np.where(left, scores, np.inf)))
+        chosen.append(winner)
+        left[winner] = False
+        near, farthest = place[:, winner] < end, end - 1
+        while (passed := left & ~near & ~left[order[line, farthest]]).any():
+            farthest[passed] -= 1
+        scores = scores - np.where(near, others[:, winner], ordered[line, farthest])
+        end = np.where(near, end, farthest)
+        for i in np.flatnonzero(left & (scores < WORN * exact)):  # what is left is mostly rounding
+            scores[i] = exact[i] = ordered[i][left[order[i]]][: neighbours - 1].sum()
+    rest = np.flatnonzero(left)
+    while len(chosen) < count:  # one neighbour each: two that are each other's tie exactly, which sums must not blur
+        winner = int(np.argmin(krum_scores(squares[np.ix_(rest, rest)], f)))
+        chosen.append(int(rest[winner]))
         rest = np.delete(rest, winner)
-    return Columnwise(partial(columns.mean_around_median, keep=m - 4 * f), np.sort(np.array(chosen)))
+    return np.array(chosen)
 
 
 def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
