@@ -20,7 +20,8 @@ from holdfast.curves import COLOURS, DASHES, Chart, curve, frame, number, round_
 from holdfast.experiment import Experiment, Result
 from holdfast.heatmap import SCALE, arranged, detection, draw_weights, flagged, picture
 from holdfast.plots import plot
-from holdfast.report import Panel, Table, write_report
+from holdfast.report import Panel, write_report
+from holdfast.tables import Table
 
 M, ROUNDS, LIARS = 40, 30, 8
 LABELS = {"mean": "mean", "krum": "krum(f=8)", "huber": "huber(threshold=0.2)", "huber automatic": "huber"}

@@ -108,12 +108,18 @@ def run(
 
 @app.command()
 def report(
-    directory: Annotated[Path, typer.Argument(help="Where results are: the --out of run, reproduce or demo.")],
+    path: Annotated[
+        Path, typer.Argument(help="Where results are: the --out of run, reproduce or demo; or an audit.jsonl.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the report goes; beside what it reports on unless given.", show_default=False),
+    ] = None,
 ) -> None:
-    """Write the HTML report of results that are there already."""
+    """Write the HTML report of results that are there already, or of a deployed run from its audit."""
     from holdfast.grid import report as play
 
-    _checked(lambda: play(directory, console=Console(highlight=False)))
+    _checked(lambda: play(path, out=out, console=Console(highlight=False)))
 
 
 @app.command("list")
