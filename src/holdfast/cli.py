@@ -18,7 +18,7 @@ from holdfast.experiment import MissingResult
 from holdfast.show import print_round, print_table, table_of
 from holdfast.spec import FROM_CALL, THRESHOLDS
 
-__all__ = ["app", "demo", "list_", "main", "report", "reproduce", "round_", "run"]
+__all__ = ["app", "demo", "list_", "main", "report", "reproduce", "round_", "run", "watch"]
 
 
 class _Commands(typer.core.TyperGroup):
@@ -120,6 +120,18 @@ def report(
     from holdfast.grid import report as play
 
     _checked(lambda: play(path, out=out, console=Console(highlight=False)))
+
+
+@app.command()
+def watch(
+    audit: Annotated[Path, typer.Argument(help="The audit.jsonl that a strategy writes; it may not be there yet.")],
+    once: Annotated[bool, typer.Option("--once", help="Show what is there now, and exit.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two looks at the file.", min=0.05)] = 0.5,
+) -> None:
+    """Follow a deployed run in the terminal: its last round, its nodes, whom to suspect. Ctrl-C leaves."""
+    from holdfast.watch import watch as play
+
+    _checked(lambda: play(audit, once=once, every=every, console=Console(highlight=False)))
 
 
 @app.command("list")
