@@ -97,6 +97,9 @@ LAYERS = [
     "replies",
     "metrics",
     "flower_state",
+    "flower_nodes",
+    "flower_round",
+    "flower_run",
     "flower",
 ]
 NOT_IN_MATHEMATICS = {
