@@ -29,6 +29,10 @@ def report(path: Path, *, out: Path | None, console: Console) -> Path:
     audit = find_audit(path)
     if audit is not None:
         return _report_audit(audit, out, console)
+    if path.suffix == ".jsonl":
+        raise MissingResult(
+            f"{path} does not exist. A strategy writes it, round by round, when told audit={path.name!r}."
+        )
     folder = path / "results" if (path / "results").is_dir() else path
     results = Store(folder).all()
     if not results:
