@@ -24,10 +24,8 @@ WIDTHS = (390, 1280)
 # The page in frames: a headless window itself is never narrower than 500 pixels.
 HARNESS = """<!doctype html><title>probe</title>{frames}<pre id="probe"></pre><script>
 {look}
-onload = async () => {{
-  const seen = [];
-  for (const frame of document.querySelectorAll("iframe")) seen.push(await look(frame));
-  document.getElementById("probe").textContent = JSON.stringify(seen);
+onload = () => {{
+  document.getElementById("probe").textContent = JSON.stringify([...document.querySelectorAll("iframe")].map(look));
   console.info("probed");
 }};
 </script>"""
@@ -45,7 +43,7 @@ def probe_page(page, look):
     harness = page.with_name("harness.html")
     harness.write_text(HARNESS.format(frames="".join(frames), look=look), encoding="utf-8")
     profile = f"--user-data-dir={page.with_name('profile')}"
-    command = [browser, *FLAGS, profile, "--window-size=1400,1000", "--virtual-time-budget=10000", "--dump-dom"]
+    command = [browser, *FLAGS, profile, "--window-size=1400,1000", "--dump-dom"]
     run = subprocess.run([*command, harness.as_uri()], capture_output=True, text=True, timeout=300, check=True)
     console = [line for line in run.stderr.splitlines() if "CONSOLE" in line]
     assert len(console) == 1, console
