@@ -10,7 +10,6 @@ SCRIPT = "<script>console.error('reason')</script>"
 METRIC = "<img src=x onerror=console.error('metric')>"
 ESCAPES = "\x1b[31mred\x1b[0m\x1b]0;title\x07 [bold]markup[/bold] \u202egnp.exe\r\n\x9b2J"
 CLAIM = "=cmd|' /C calc'!A0 <b>\x1b[2J"
-FLIPPER, BROKEN, SILENT, GREEDY = "liar 0", "liar 1", "liar 2", "liar 3"
 
 
 def identity(k):
@@ -18,8 +17,8 @@ def identity(k):
 
 
 NODES = [identity(k) for k in range(12)]
-SUSPECTS = dict(zip((FLIPPER, BROKEN, SILENT), NODES, strict=False))  # the first three nodes misbehave
-CAPPED = NODES[3]  # and the fourth claims too much, but sends honest work
+LIARS = NODES[:3]
+CAPPED = NODES[3]  # claims too much, but sends honest work
 
 
 def record(k, nodes=NODES, *, run="5eed", rule="huber", seconds=8.0):

@@ -70,7 +70,7 @@ def draw_ledger(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> st
     firsts = [rounds[k].round for k in starts]
     high = max(1.0, min(HIGHEST, TALL / len(shown)))
     names = short_names([one.node for one in ranked])
-    every = f" Each column is the mean of about {len(rounds) / len(starts):.0f} rounds." * (len(starts) < len(rounds))
+    every = f" Neighbours are drawn together, {len(rounds)} rounds as {len(starts)}." * (len(starts) < len(rounds))
     fewer = f" Shown are the {len(shown)} most suspicious of {len(ranked)} nodes." * (len(shown) < len(ranked))
     title = f"{len(ranked)} nodes, {sum(one.is_suspect for one in ranked)} of them suspects, {len(rounds)} rounds."
     strip = ""

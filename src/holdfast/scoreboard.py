@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -41,11 +42,14 @@ class Scoreboard:
     rows: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        ranked = standings(self.rounds)
         yield from self._head()
-        yield self._nodes(ranked, options.max_width - TAKEN)
-        yield from self._suspects(ranked)
+        yield self._nodes(self._ranked, options.max_width - TAKEN)
+        yield from self._suspects(self._ranked)
         yield from map(self._soft, self.notes)
+
+    @cached_property
+    def _ranked(self) -> list[Standing]:
+        return standings(self.rounds)
 
     @property
     def _drawn(self) -> bool:

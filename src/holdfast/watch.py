@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -17,7 +18,7 @@ from holdfast.untrusted import visible
 __all__ = ["Follower", "watch"]
 
 OTHER_LINES = 18  # of a screen, beside the nodes
-IDLE = 4  # times as long as reading takes, so that a long audit costs no more than a fifth of a core
+IDLE = 4  # times as long as reading and showing take, so that a long audit costs no more than a fifth of a core
 
 
 class Follower:
@@ -77,12 +78,9 @@ def watch(path: Path, *, once: bool, every: float, console: Console) -> None:
 
 
 def _live(follower: Follower, every: float, console: Console) -> None:
-    size = console.size
-    follower.look()
-    with Live(_screen(follower, console, size.height), console=console, screen=True, auto_refresh=False) as live:
-        live.refresh()
-        while True:
-            changed = _wait_and_look(follower, every)
+    size = None
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        for changed in _looks(follower, every):
             if changed or console.size != size:
                 size = console.size
                 live.update(_screen(follower, console, size.height), refresh=True)
@@ -90,8 +88,7 @@ def _live(follower: Follower, every: float, console: Console) -> None:
 
 def _log(follower: Follower, every: float, console: Console) -> None:
     told: set[tuple[str, int, str]] = set()
-    changed = follower.look()
-    while True:
+    for changed in _looks(follower, every):
         for record in follower.rounds if changed else ():
             this = (record.run, record.round, record.time)
             if this not in told:
@@ -99,15 +96,14 @@ def _log(follower: Follower, every: float, console: Console) -> None:
                 console.print(Text(round_line(record, console.encoding)), soft_wrap=True)
         if changed and follower.problem is not None:
             console.print(Text(visible(follower.problem, 400, encoding=console.encoding)), soft_wrap=True)
-        changed = _wait_and_look(follower, every)
 
 
-def _wait_and_look(follower: Follower, every: float) -> bool:
-    time.sleep(every)
-    started = time.monotonic()
-    changed = follower.look()
-    time.sleep(max(0.0, IDLE * (time.monotonic() - started) - every))
-    return changed
+def _looks(follower: Follower, every: float) -> Iterator[bool]:
+    """Whether the file changed, again and again."""
+    while True:
+        started = time.monotonic()
+        yield follower.look()
+        time.sleep(max(every, IDLE * (time.monotonic() - started)))
 
 
 def _screen(follower: Follower, console: Console, height: int | None = None) -> RenderableType:
