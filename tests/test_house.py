@@ -287,8 +287,8 @@ def test_readme_runs():
 def test_documents_name_commands_that_exist():
     text = README + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     shell = "\n".join(body for language, body in FENCED.findall(text) if language == "sh")
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    named = set(re.findall(r"^make (\w+)", shell, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"^make ([\w-]+)", shell, re.MULTILINE))
     assert named
     assert named <= targets
     commands = re.findall(r"^holdfast (\w+)((?: --\w+ \S+)*)", shell, re.MULTILINE)
