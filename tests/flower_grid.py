@@ -60,7 +60,9 @@ class LocalGrid(Grid):
             reply = self.app(message, state)
             return self.bad[i](message, reply) if i in self.bad else reply
         except Exception as problem:
-            error = Message(Error(CLIENT_RAISED, f"{type(problem).__name__}: {problem}\nTraceback ..."), reply_to=message)
+            error = Message(
+                Error(CLIENT_RAISED, f"{type(problem).__name__}: {problem}\nTraceback ..."), reply_to=message
+            )
             error.metadata.__dict__["_src_node_id"] = 1
             return error
 
