@@ -121,8 +121,7 @@ def _summary(rounds: Sequence[RoundRecord], ranked: Sequence[Standing], notes: I
     ]
     rows = [(ranges(when), reason) for reason, when in why.items()]
     table = (
-        pages.heading("Rounds in which the model was kept")
-        + pages.table(("rounds", "why"), rows, long=["why"])
+        pages.heading("Rounds in which the model was kept") + pages.table(("rounds", "why"), rows, long=["why"])
         if rows
         else ""
     )

@@ -72,7 +72,8 @@ def draw_ledger(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> st
     names = short_names([one.node for one in ranked])
     every = f" Neighbours are drawn together, {len(rounds)} rounds as {len(starts)}." * (len(starts) < len(rounds))
     fewer = f" Shown are the {len(shown)} most suspicious of {len(ranked)} nodes." * (len(shown) < len(ranked))
-    title = f"{len(ranked)} nodes, {sum(one.is_suspect for one in ranked)} of them suspects, {len(rounds)} rounds."
+    suspects = sum(one.is_suspect for one in ranked)
+    title = f"{len(ranked)} nodes, {suspects} of them suspects; {len(rounds)} round{'s' * (len(rounds) > 1)}."
     strip = ""
     if kept.any():
         strip = f'<span class="side">model kept</span>{_sheet("strip", len(kept), 1, 8, _path("kept", kept[None]))}'
