@@ -145,6 +145,11 @@ class RobustStrategy(FedAvg):
             if initial_arrays is None:
                 raise ValueError(f"{self.checkpoint} holds no checkpoint. Pass initial_arrays to start from.")
             return self.start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        if initial_arrays is not None and not state.model.fits(Model.of(initial_arrays)):
+            raise ValueError(
+                f"checkpoint {self.checkpoint} holds a model of other keys, shapes or dtypes than initial_arrays. Name another "
+                "folder, or delete it."
+            )
         require(
             state.round <= num_rounds,
             "resume",

@@ -57,6 +57,11 @@ class Model:
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays.values())
 
+    def fits(self, other: Model) -> bool:
+        """Whether both have the same keys in the same order, shapes and dtypes."""
+        one, two = ([(key, a.shape, a.dtype) for key, a in model.arrays.items()] for model in (self, other))
+        return one == two
+
     def record(self) -> ArrayRecord:
         """As Flower sends it."""
         return ArrayRecord({key: Array(np.asarray(array)) for key, array in self.arrays.items()})

@@ -82,7 +82,7 @@ def load(folder: Path, facts: Mapping[str, Any]) -> State | None:
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             saved = {name: file[name] for name in file.files}
         notes = json.loads(saved["notes"].tobytes())
         state = State(
