@@ -174,6 +174,7 @@ def test_the_files_hold_the_numbers(tmp_path):
 
 def test_the_page_tells_the_run(tmp_path):
     text = write_audit(tmp_path, records(), title="t").read_text(encoding="utf-8")
+    assert "only rejections count" not in text
     for told in ("huber(threshold=automatic)", "in 2 of 20 rounds", "Radius for f = 2", "Proven in 18 of 20 rounds"):
         assert told in text
     assert re.search(r"<td>7-8</td><td[^>]*>2 good replies, 4 needed", text)
@@ -187,12 +188,21 @@ def test_a_rule_without_weights_or_proof_has_a_page(tmp_path):
     text = write_audit(tmp_path, rounds, title="t").read_text(encoding="utf-8")
     assert "This rule proves no radius" in text
     assert "took part, without a weight" in text
+    assert "only rejections count" in text
     assert "Nobody." in text
 
 
 def test_rounds_in_which_nobody_answered_are_a_page(tmp_path):
     page = write_audit(tmp_path, [one_round()], title="t")
     assert "0 nodes. Suspects: nobody." in page.read_text(encoding="utf-8")
+
+
+def test_a_crowd_of_suspects_is_cut_short_on_the_screen(tmp_path):
+    rows = [node(str(10**18 + k), 0.0, None, "rejected") for k in range(30)]
+    done = run("report", audit(tmp_path, [one_round(*rows)]))
+    assert done.output.count("Suspect: node") == 10
+    assert "And 20 suspects more." in done.output
+    assert f"{10**18 + 4} and 25 more." in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 # The map

@@ -48,7 +48,9 @@ CLAIMS = (
     "Sample counts that were not taken as the nodes claimed them: what is above the cap counts as the cap, and a reply whose "
     "claim is no positive number is rejected."
 )
+BLIND = "The rule gives no weights, so only rejections count here: a node that lies in good form is not seen."
 MOST_CHARTS = 12  # a client that invents metrics must not fill the page; the CSV file has them all
+NAMED = 5  # suspects in the head of the page
 MOST_ROWS = 200  # of a table in the page, likewise
 
 
@@ -83,8 +85,8 @@ def write_audit(directory: Path, rounds: Sequence[RoundRecord], *, title: str, n
     order = {label: k for k, label in enumerate(labels)}
     sections = [
         pages.Section("Summary", _summary(rounds, ranked, notes)),
-        pages.Section("Suspects", _suspects(ranked)),
         pages.Section("Who was held down", pages.paragraph(HEAT) + draw_ledger(rounds, ranked) if ranked else ""),
+        pages.Section("Suspects", _suspects(ranked)),
         pages.Section("Metrics", _metrics(metrics, order)),
         pages.Section("Certificate and time", _proven(rounds) + pages.cards(draw(chart, order) for chart in below)),
         pages.Section("Claims", _claims(rounds)),
@@ -98,8 +100,9 @@ def write_audit(directory: Path, rounds: Sequence[RoundRecord], *, title: str, n
 
 def _head(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> str:
     suspects = [visible(one.node, 40) for one in ranked if one.is_suspect]
-    who = f" {', '.join(suspects[:5])}{', ...' * (len(suspects) > 5)}" if suspects else " nobody"
-    return f"{len(rounds)} round{'s' * (len(rounds) != 1)}, {len(ranked)} nodes. Suspects:{who}."
+    more = f" and {len(suspects) - NAMED} more" if len(suspects) > NAMED else ""
+    who = ", ".join(suspects[:NAMED]) + more or "nobody"
+    return f"{len(rounds)} round{'s' * (len(rounds) != 1)}, {len(ranked)} nodes. Suspects: {who}."
 
 
 def _summary(rounds: Sequence[RoundRecord], ranked: Sequence[Standing], notes: Iterable[str]) -> str:
@@ -130,8 +133,10 @@ def _summary(rounds: Sequence[RoundRecord], ranked: Sequence[Standing], notes: I
 
 def _suspects(ranked: Sequence[Standing]) -> str:
     suspects, others = ([one for one in ranked if one.is_suspect is wanted] for wanted in (True, False))
+    found = _standings(suspects) if suspects else pages.paragraph("Nobody.")
     rest = pages.folded(f"The other {len(others)} nodes", _standings(others)) if others else ""
-    return pages.paragraph(RULE) + (_standings(suspects) if suspects else pages.paragraph("Nobody.")) + rest
+    blind = pages.paragraph(BLIND) if not any(one.share for one in ranked) else ""
+    return pages.paragraph(RULE) + blind + found + rest
 
 
 def _standings(ranked: Sequence[Standing]) -> str:

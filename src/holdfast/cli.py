@@ -109,14 +109,15 @@ def run(
 @app.command()
 def report(
     path: Annotated[
-        Path, typer.Argument(help="Where results are: the --out of run, reproduce or demo; or an audit.jsonl.")
+        Path,
+        typer.Argument(help="Where results are: the --out of run, reproduce or demo; or the audit of a deployed run."),
     ],
     out: Annotated[
         Path | None,
         typer.Option(help="Where the report goes; beside what it reports on unless given.", show_default=False),
     ] = None,
 ) -> None:
-    """Write the HTML report of results that are there already, or of a deployed run from its audit."""
+    """The HTML report of stored results, or of an audit.jsonl."""
     from holdfast.grid import report as play
 
     _checked(lambda: play(path, out=out, console=Console(highlight=False)))
@@ -124,11 +125,13 @@ def report(
 
 @app.command()
 def watch(
-    audit: Annotated[Path, typer.Argument(help="The audit.jsonl that a strategy writes; it may not be there yet.")],
+    audit: Annotated[
+        Path, typer.Argument(help="The file that a strategy writes; it may not be there yet. Ctrl-C leaves.")
+    ],
     once: Annotated[bool, typer.Option("--once", help="Show what is there now, and exit.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two looks at the file.", min=0.05)] = 0.5,
 ) -> None:
-    """Follow a deployed run in the terminal: its last round, its nodes, whom to suspect. Ctrl-C leaves."""
+    """Follow an audit.jsonl live: last round, nodes, suspects."""
     from holdfast.watch import watch as play
 
     _checked(lambda: play(audit, once=once, every=every, console=Console(highlight=False)))

@@ -16,6 +16,8 @@ from holdfast.untrusted import visible
 
 __all__ = ["panels", "play", "report"]
 
+SHOWN = 10  # suspects; the report has them all
+
 
 def play(config: Path, *, jobs: int, out: Path, console: Console) -> Path:
     """Run the grid of a configuration, print where each curve ends, and write the report."""
@@ -57,10 +59,12 @@ def panels(results: Sequence[Result]) -> list[Panel]:
 
 def _report_audit(audit: Path, out: Path | None, console: Console) -> Path:
     page, suspects = report_audit(audit, out)
-    for one in suspects:
-        said = f"Suspect: node {visible(one.node)}, held down in {one.held} of {one.asked} rounds"
-        why = f" ({visible(one.reasons[0][0])})" if one.reasons else ""
-        console.print(said + why, markup=False)
+    for one in suspects[:SHOWN]:
+        why = f" ({visible(one.reasons[0][0], encoding=console.encoding)})" if one.reasons else ""
+        said = f"Suspect: node {visible(one.node)}, held down in {one.held} of {one.asked} rounds{why}"
+        console.print(said, markup=False, soft_wrap=True)
+    if len(suspects) > SHOWN:
+        console.print(f"And {len(suspects) - SHOWN} suspects more.")
     console.print(f"Report: {page}", markup=False, soft_wrap=True)
     return page
 
