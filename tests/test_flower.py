@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from holdfast.flower import RobustStrategy
 from holdfast.quarantine import Quarantine, Ward, offenders
 
 M = 10
+README = Path(__file__).parents[1] / "README.md"
 NAN = with_arrays(lambda a: {"w": a["w"] * np.nan})
 FAR = with_arrays(lambda a: {"w": a["w"] - 50})
 GIVEN = {"f": 2, "radius": 1.0}
@@ -91,6 +93,15 @@ def test_bad_arguments_are_told_at_once():
         RobustStrategy(fraction_trian=0.5)
     with pytest.raises(ValueError, match="byzantine must be at least 0"):
         RobustStrategy(byzantine=-1)
+
+
+def test_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"^```py\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    names = {"grid": LocalGrid(client_app(), M), "initial_arrays": model()}
+    exec(block.replace("num_rounds=100", "num_rounds=4"), names)
+    assert np.abs(names["result"].arrays["w"].numpy() - 1).max() < 0.2
+    assert len(read(tmp_path / "audit.jsonl")) == 4
 
 
 # Weights
