@@ -61,6 +61,17 @@ def test_a_round_is_aggregate_of_the_updates():
     np.testing.assert_allclose(result.arrays["w"].numpy(), w + expected, rtol=1e-6)
 
 
+def test_centered_clipping_starts_from_its_last_aggregate():
+    rule = "centered_clipping(radius=0.1, iterations=1)"
+    w, last = np.zeros((3, 2), np.float32), None
+    for t in (1, 2, 3):
+        updates = [0.5 * (pull(i, t, (3, 2)) - w) for i in range(M)]
+        last = aggregate(updates, rule, start=last, samples=[50 + i for i in range(M)]).value
+        w = (w + last).astype(np.float32)
+    arrays = ArrayRecord({"w": Array(np.zeros((3, 2), np.float32))})
+    np.testing.assert_allclose(run(RobustStrategy(rule), arrays=arrays, rounds=3).arrays["w"].numpy(), w, rtol=1e-5)
+
+
 def test_mean_without_a_cap_is_fedavg():
     ours = run(RobustStrategy("mean", sample_cap=None), rounds=2)
     grid = LocalGrid(client_app(), M)
