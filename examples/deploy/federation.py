@@ -116,7 +116,9 @@ class Federation:
         arguments += ["--root-certificates", str(self.tls.ca)] if self.secure else ["--insecure"]
         if key is not None:
             arguments += ["--auth-supernode-private-key", str(key)]
-        self.start(name, "flower-supernode", *arguments, "--node-config", f"partition-id={partition} num-partitions={of}")
+        self.start(
+            name, "flower-supernode", *arguments, "--node-config", f"partition-id={partition} num-partitions={of}"
+        )
         return name
 
     def new_key(self, name: str) -> tuple[Path, str]:
@@ -140,7 +142,9 @@ class Federation:
     def run(self, app: Path, **config: str | float) -> str:
         """Start a run of the app; words of its run config with _ in place of -. Gives the number of the run."""
         words = " ".join(f"{name.replace('_', '-')}={json.dumps(value)}" for name, value in config.items())
-        told = json.loads(self.flwr("run", str(app), LINK, "--format", "json", *(["--run-config", words] if words else [])))
+        told = json.loads(
+            self.flwr("run", str(app), LINK, "--format", "json", *(["--run-config", words] if words else []))
+        )
         return str(told["run-id"])
 
     def status(self, run: str) -> str:
@@ -172,7 +176,9 @@ class Federation:
             [command("flwr"), *arguments], env=self.environment, cwd=self.folder, capture_output=True, text=True
         )
         if done.returncode:
-            raise FederationError(f"flwr {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+            raise FederationError(
+                f"flwr {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+            )
         return done.stdout[max(done.stdout.find("{"), 0) :] if "json" in arguments else done.stdout
 
     def start(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:

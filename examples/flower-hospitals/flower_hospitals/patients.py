@@ -29,7 +29,15 @@ SCALES = {
     "ca": (1, 1),  # vessels, 0 to 3
 }
 FURTHEST = 4.0  # scales from the centre: a slip of the pen must not outweigh the other patients
-CHOICES = {"sex": (1,), "fbs": (1,), "exang": (1,), "cp": (1, 2, 3, 4), "restecg": (0, 1, 2), "slope": (1, 2, 3), "thal": (3, 6, 7)}
+CHOICES = {
+    "sex": (1,),
+    "fbs": (1,),
+    "exang": (1,),
+    "cp": (1, 2, 3, 4),
+    "restecg": (0, 1, 2),
+    "slope": (1, 2, 3),
+    "thal": (3, 6, 7),
+}
 NEVER_ZERO = ("trestbps", "chol")  # a 0 there means: not measured
 ALWAYS_THERE = ("age", "sex", "cp")
 FEATURES = (
@@ -74,7 +82,9 @@ def _read(hospital: str) -> dict[str, Floats]:
         )
     rows = np.genfromtxt(path, delimiter=",", missing_values="?", filling_values=np.nan)
     if rows.ndim != 2 or rows.shape[1] != len(COLUMNS):
-        raise ValueError(f"{path} has shape {rows.shape}, not (patients, {len(COLUMNS)}). Put the original in its place.")
+        raise ValueError(
+            f"{path} has shape {rows.shape}, not (patients, {len(COLUMNS)}). Put the original in its place."
+        )
     table: dict[str, Any] = dict(zip(COLUMNS, rows.T, strict=True))
     for column in NEVER_ZERO:
         table[column] = np.where(table[column] == 0, np.nan, table[column])

@@ -50,4 +50,6 @@ def own_images(context: Context) -> tuple[Mlp, Shards]:
 
 def draws(context: Context, server_round: int) -> np.random.Generator:
     """Chance of one node in one round: the same when the round is repeated after a crash."""
-    return np.random.default_rng([int(context.run_config["seed"]), int(context.node_config["partition-id"]), server_round])
+    return np.random.default_rng(
+        [int(context.run_config["seed"]), int(context.node_config["partition-id"]), server_round]
+    )
