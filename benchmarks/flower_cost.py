@@ -8,7 +8,6 @@ and a line on the disk; with more than a hundred nodes that is most of the time.
 
 import argparse
 import logging
-import statistics
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ from flwr.serverapp.strategy import FedAvg, FedMedian
 from flower_grid import LocalGrid, reply_with
 from holdfast.flower import RobustStrategy
 
-MNIST = {"w1": (784, 32), "b1": (32,), "w2": (32, 10)}
+MNIST = {"w1": (784, 32), "b1": (32,), "w2": (32, 10), "b2": (10,)}
 MILLION = {"w1": (1000, 900), "b1": (900,), "w2": (900, 110), "b2": (110,)}
 CASES = [(MNIST, 10), (MNIST, 100), (MNIST, 500), (MILLION, 10), (MILLION, 100)]
 
@@ -44,7 +43,7 @@ def replies(shapes, nodes, rng):
 
 
 def seconds(strategy, arrays, grid, repeat):
-    """The median time of aggregate_train over the same replies."""
+    """The best time of aggregate_train over the same replies: other work on the machine only adds to it."""
     messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
     answers = grid.pull_messages(grid.push_messages(messages))
     times = []
@@ -52,7 +51,7 @@ def seconds(strategy, arrays, grid, repeat):
         began = time.perf_counter()
         strategy.aggregate_train(1, answers)
         times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    return min(times)
 
 
 def main():
@@ -60,7 +59,7 @@ def main():
     parser.add_argument("--repeat", type=int, default=5)
     repeat = parser.parse_args().repeat
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    print("Median seconds of aggregate_train; in brackets, times FedAvg\n")
+    print(f"Seconds of aggregate_train, the best of {repeat}; in brackets, times FedAvg\n")
     print("| parameters | nodes | FedAvg | FedMedian | huber | huber with audit | median | multi_krum |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -178,18 +179,22 @@ def _array(sent: Array, like: NDArray[Any], name: str) -> NDArray[Any]:
 
 def _header(data: bytes, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Shape, order and dtype that the bytes say they hold, and where the numbers begin. Nothing is unpickled."""
-    file = io.BytesIO(data[:20_000])  # NumPy itself reads no header beyond 10,000
+    start = 10 + int.from_bytes(data[8:10], "little")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            major, _ = npy.read_magic(file)
-            if major not in (1, 2):
-                raise ValueError("another version of the format")
-            read = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
-            shape, fortran, dtype = read(file)
+        return *_parsed(data[:start]), start
     except Exception as problem:  # a liar chooses these bytes, and so what the parser trips over
         raise _BadReplyError(f"array {name} is no NumPy array: {told(str(problem))}") from None
-    return tuple(map(int, shape)), bool(fortran), dtype, file.tell()
+
+
+@lru_cache(maxsize=1024)  # most nodes send the same headers, and to parse one takes longer than to subtract a layer
+def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    file = io.BytesIO(header)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if npy.read_magic(file) != (1, 0):  # later versions are for dtypes that we refuse
+            raise ValueError("another version of the format")
+        shape, fortran, dtype = npy.read_array_header_1_0(file)
+    return tuple(map(int, shape)), bool(fortran), dtype
 
 
 def told(words: object) -> str:
