@@ -104,6 +104,13 @@ def test_bad_arguments_are_told_at_once():
         RobustStrategy(fraction_trian=0.5)
     with pytest.raises(ValueError, match="byzantine must be at least 0"):
         RobustStrategy(byzantine=-1)
+    with pytest.raises(ValueError, match="sample_cap must be at least 1"):
+        RobustStrategy(sample_cap=0.5)
+    with pytest.raises(ValueError, match="radius must be a number above 0"):
+        RobustStrategy("centered_clipping(radius=-1)")
+    with pytest.raises(TypeError, match="f must be an integer"):
+        RobustStrategy("krum", parameters={"f": 2.5})
+    assert RobustStrategy("bucketing(size=5) | krum(f=3)").rule.name == "bucketing(size=5) | krum(f=3)"
 
 
 def test_the_readme_runs(tmp_path, monkeypatch):
@@ -281,6 +288,20 @@ def test_arguments_of_fedavg():
     assert result.train_metrics_clientapp[1] == {"nodes": 7}
     assert result.evaluate_metrics_clientapp[1] == {"nodes": 3}
     assert set(inspect.signature(FedAvg.__init__).parameters) <= set(vars(strategy)) | {"self"}
+
+
+def test_functions_for_metrics_get_whole_replies():
+    seen = []
+
+    def average(records, key):
+        seen.append([(type(record["metrics"][key]), record["metrics"][key], set(record)) for record in records])
+        return MetricRecord({"nodes": len(records)})
+
+    grid = LocalGrid(client_app(), M, {3: with_metrics({"num-examples": 10**9})})
+    run(RobustStrategy(train_metrics_aggr_fn=average, evaluate_metrics_aggr_fn=average), grid)
+    for kind, keys in zip(seen, ({"arrays", "metrics"}, {"metrics"}), strict=True):
+        assert kind[0] == (int, 50, keys)
+        assert kind[3] == (float, 166.5, keys)
 
 
 def test_no_training_and_no_evaluation():

@@ -24,7 +24,7 @@ from holdfast.flower_api import (
 )
 from holdfast.flower_model import Model
 from holdfast.flower_nodes import chosen, living
-from holdfast.flower_round import OpenRound, Rule, account, averaged, settle, tell
+from holdfast.flower_round import OpenRound, Rule, account, averaged, settle, tell, tried
 from holdfast.flower_run import EvaluateFn, Plan, run
 from holdfast.flower_state import State, load, save
 from holdfast.quarantine import Quarantine, offenders
@@ -89,6 +89,7 @@ class RobustStrategy(FedAvg):
             byzantine=None if byzantine is None else integer(byzantine, "byzantine"),
             certify=self.audit is not None,
         )
+        tried(self.rule, stages)
         self._silence = "no reply"
         self._state: State | None = None
         self._open: OpenRound | None = None

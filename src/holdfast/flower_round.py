@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +15,16 @@ import numpy as np
 from holdfast.aggregate import aggregate
 from holdfast.aggregation import Aggregation, Client
 from holdfast.audit import NodeRecord, RoundRecord
+from holdfast.checks import positive
 from holdfast.flower_api import Message, MetricRecord, RecordDict, flower_log
 from holdfast.flower_model import Arrays, Model
 from holdfast.metrics import screened
 from holdfast.replies import Reply
+from holdfast.spec import Stage
 
-__all__ = ["Averages", "OpenRound", "Rule", "Settled", "account", "averaged", "settle", "tell"]
+__all__ = ["Averages", "OpenRound", "Rule", "Settled", "account", "averaged", "settle", "tell", "tried"]
 
+MOST = 1000  # clients to try a rule on: more would take longer than it is worth
 LIARS = 0.2  # the share of clients that a certificate is about unless the user says how many
 
 
@@ -124,6 +128,19 @@ def settle(
     )
 
 
+def tried(rule: Rule, stages: Sequence[Stage]) -> None:
+    """Raise what a round would: parameters out of range are told before the first, and not taken for too few replies."""
+    if rule.sample_cap is not None and positive(rule.sample_cap, "sample_cap", infinite=True) < 1:
+        raise ValueError(f"sample_cap must be at least 1, or None to trust; got {rule.sample_cap}.")
+    given = [(name, value) for stage in stages for name, value in stage.parameters.items()]
+    if callable(rule.rule) or any(isinstance(value, list | tuple | np.ndarray) for _, value in given):
+        return  # made for this very federation
+    f, size = (max([1, *(v for n, v in given if n == name and isinstance(v, int))]) for name in ("f", "size"))
+    clients = (4 * f + 4) * size  # enough for every bound, also after bucketing
+    if clients <= MOST:
+        aggregate(np.random.default_rng(0).standard_normal((clients, 4)), rule.rule, **rule.parameters)
+
+
 def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, Any] | None:
     if not rule.certify or (proof := result.certificate) is None:
         return None
@@ -178,18 +195,20 @@ def averaged(
 ) -> Averages:
     """The user's, or Flower's, average of the metrics that pass the screen, each weighted by its n_i after the cap.
 
-    Only the nodes in `samples` take part.
+    Only the nodes in `samples` take part. The function gets their replies whole, but for the n_i.
     """
-    metrics = {reply.node: reply.metrics or {} for reply in replies if reply.node in samples}
-    reasons = screened(metrics)
-    sane = {node: own for node, own in metrics.items() if node not in reasons}
+    present = [reply for reply in replies if reply.node in samples]
+    reasons = screened({reply.node: reply.metrics or {} for reply in present})
+    sane = [reply for reply in present if reply.node not in reasons]
     if not sane:
         return Averages(None, reasons)
-    limit = float("inf") if sample_cap is None else sample_cap * statistics.median(samples[node] for node in sane)
-    records = [
-        RecordDict({"metrics": MetricRecord({**own, weight_key: min(samples[node], limit)})})
-        for node, own in sane.items()
-    ]
+    limit = math.inf if sample_cap is None else sample_cap * statistics.median(samples[reply.node] for reply in sane)
+    records = []
+    for reply in sane:
+        used = min(samples[reply.node], limit)
+        whole = isinstance(reply.claimed, int) and reply.claimed == used
+        records.append(RecordDict(dict((reply.content or {}).items())))
+        records[-1][reply.key] = MetricRecord({**(reply.metrics or {}), weight_key: int(used) if whole else used})
     return Averages(function(records, weight_key), reasons)
 
 

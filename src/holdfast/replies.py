@@ -32,7 +32,7 @@ class Reply:
     claimed   the n_i as sent: a number, or the text of something else
     samples   the same as a float above 0
     arrays    the model it replied with; None in evaluation
-    metrics   all its metrics but the n_i, not screened yet
+    metrics   all its metrics but the n_i, not screened yet; they came under `key` in `content`
     """
 
     node: int
@@ -42,6 +42,8 @@ class Reply:
     samples: float | None = None
     arrays: Arrays | None = None
     metrics: dict[str, Any] | None = None
+    key: str = ""
+    content: RecordDict | None = None
 
 
 class _BadReplyError(Exception):
@@ -92,17 +94,21 @@ def read_replies(
 
 def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit: int) -> Reply:
     if reply.has_error():
-        return Reply(node, reason=f"error {reply.error.code}: {told(reply.error.reason)}")
+        return Reply(node, reason=f"error {reply.error.code}: {told(reply.error.reason or 'without a reason')}")
+    if not reply.has_content():
+        return Reply(node, reason="an empty message")
     claimed: Any = None
     try:
         content = reply.content
         size = sum(map(_size, content.values()))
         if size > limit:
             raise _BadReplyError(f"{size:,} bytes; at most {limit:,} are accepted")
-        metrics = dict(_only(content, MetricRecord))
+        key = _only(content, MetricRecord)
+        metrics = dict(content[key].items())
         claimed = metrics.pop(weight_key, None)
-        arrays = None if model is None else _arrays(_only(content, ArrayRecord), model)
-        return Reply(node, None, None, _reported(claimed), _samples(claimed, weight_key), arrays, metrics)
+        arrays = None if model is None else _arrays(content.array_records[_only(content, ArrayRecord)], model)
+        samples = _samples(claimed, weight_key)
+        return Reply(node, None, None, _reported(claimed), samples, arrays, metrics, key, content)
     except _BadReplyError as problem:
         return Reply(node, reason=str(problem), claimed=_reported(claimed))
 
@@ -119,12 +125,12 @@ def _size(record: object) -> int:
     return total
 
 
-def _only(content: RecordDict, sort: type[Any]) -> Any:
-    """The one record of this sort."""
-    records = [record for record in content.values() if isinstance(record, sort)]
-    if len(records) != 1:
-        raise _BadReplyError(f"{len(records) or 'no'} {sort.__name__}{'s' if len(records) > 1 else ''}, expected one")
-    return records[0]
+def _only(content: RecordDict, sort: type[Any]) -> str:
+    """The key of the one record of this sort."""
+    keys = [key for key, record in content.items() if isinstance(record, sort)]
+    if len(keys) != 1:
+        raise _BadReplyError(f"{len(keys) or 'no'} {sort.__name__}{'s' if len(keys) > 1 else ''}, expected one")
+    return keys[0]
 
 
 def _samples(claimed: object, key: str) -> float:
