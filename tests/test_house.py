@@ -90,12 +90,13 @@ LAYERS = [
     "watch",
     "cli",
     "__main__",
-    # the strategy: nothing imports it
+    # in other frameworks: nothing imports these
     "quarantine",
+    "metrics",
+    "nvflare",
     "flower_api",
     "flower_model",
     "replies",
-    "metrics",
     "flower_state",
     "flower_nodes",
     "flower_round",

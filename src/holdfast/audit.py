@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FORMAT", "STATUSES", "NodeRecord", "RoundRecord", "append", "read"]
+__all__ = ["FORMAT", "STATUSES", "NodeRecord", "RoundRecord", "append", "read", "told"]
 
 FORMAT = 1
+LONGEST = 200  # characters of a client's own words
 STATUSES = ("kept", "clipped", "dropped", "rejected", "quarantined")
 
 
@@ -134,3 +135,9 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def told(words: object) -> str:
+    """A client's words on one line, and not too many."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(words)[: 4 * LONGEST]).split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."

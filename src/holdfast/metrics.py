@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.replies import told
+from holdfast.audit import told
 
 __all__ = ["screened"]
 

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from holdfast.audit import told
 from holdfast.flower_api import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from holdfast.flower_model import KINDS, WIDEST, Arrays, Model
 
-__all__ = ["Reply", "read_replies", "told"]
+__all__ = ["Reply", "read_replies"]
 
-LONGEST = 200  # characters of a client's own words in a log or an audit
 STYPE = "numpy.ndarray"
 
 
@@ -201,9 +201,3 @@ def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
             raise ValueError("another version of the format")
         shape, fortran, dtype = npy.read_array_header_1_0(file)
     return tuple(map(int, shape)), bool(fortran), dtype
-
-
-def told(words: object) -> str:
-    """A client's words on one line, and not too many."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in str(words)[: 4 * LONGEST]).split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
