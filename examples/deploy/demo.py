@@ -6,19 +6,21 @@ FedAvg learns from all six, then holdfast does; then the report of who was held 
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from federation import Federation, FederationError, command, end_on_signals
+from federation import Federation, FederationError, command
 from rich.console import Console
-from rich.table import Table
 
 from holdfast.audit import read
 from holdfast.datasets import DataError, mnist
+from holdfast.show import table_of
 
 APP = Path(__file__).parents[1] / "flower-mnist"
 NODES, LIARS, ROUNDS = 6, 2, 5
@@ -83,7 +85,8 @@ class Demo:
 
     def close(self, ends: dict[str, dict[str, Any]], liars: set[str]) -> None:
         """The table, and the report."""
-        table = Table("strategy", "accuracy", "loss", "weight of the two liars")
+        numbers = ("accuracy", "loss", "weight of the liars")
+        table = table_of("strategy", *numbers, numbers=numbers)
         shares = [
             sum(row.weight or 0.0 for row in record.nodes if row.node in liars and row.phase == "train")
             for record in read(self.out / "audit.jsonl")
@@ -96,7 +99,18 @@ class Demo:
         )
         self.console.print()
         self.console.print(table)
+        self.console.print(f"The liars were nodes {' and '.join(sorted(liars))}.")
         self.console.print(done.stdout.strip() if done.returncode == 0 else f"no report: {done.stderr.strip()}")
+
+
+def end_on_signals() -> None:
+    """Make SIGTERM and SIGHUP leave `with` blocks in order, as Ctrl-C does."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
 
 
 def main() -> int:

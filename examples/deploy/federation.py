@@ -23,14 +23,14 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import credentials
 
 MARK = "HOLDFAST_FEDERATION"  # in the environment of all we start: whatever lost its parent is still found by it
 LINK = "federation"  # the name of the connection in Flower's config.toml
 HOST = "127.0.0.1"
+T = TypeVar("T")
 
 
 class FederationError(RuntimeError):
@@ -124,32 +124,29 @@ class Federation:
     def new_key(self, name: str) -> tuple[Path, str]:
         """A fresh private key for a node, its public half made known to the SuperLink; and the node's id."""
         private, public = credentials.make_node_key(self.folder / "keys", name)
-        told = json.loads(self.flwr("supernode", "register", str(public), LINK, "--format", "json"))
-        return private, str(told["node-id"])
+        return private, str(self.ask("supernode", "register", str(public), LINK)["node-id"])
 
     def nodes(self) -> list[dict[str, Any]]:
         """What the SuperLink says of its nodes."""
-        return list(json.loads(self.flwr("supernode", "list", LINK, "--format", "json"))["nodes"])
+        return list(self.ask("supernode", "list", LINK)["nodes"])
 
-    def wait_for_nodes(self, number: int, seconds: float = 90) -> None:
+    def wait_for_nodes(self, number: int, seconds: float = 120) -> None:
         """Until so many nodes are online."""
 
         def enough() -> bool:
-            return sum(node["status"] == "online" for node in self.nodes()) >= number
+            return sum(node["status"] == "online" for node in self.patient(self.nodes) or []) >= number
 
         self._until(enough, seconds, "superlink", f"fewer than {number} nodes came online", pause=1)
 
     def run(self, app: Path, **config: str | float) -> str:
         """Start a run of the app; words of its run config with _ in place of -. Gives the number of the run."""
         words = " ".join(f"{name.replace('_', '-')}={json.dumps(value)}" for name, value in config.items())
-        told = json.loads(
-            self.flwr("run", str(app), LINK, "--format", "json", *(["--run-config", words] if words else []))
-        )
+        told = self.ask("run", str(app), LINK, *(["--run-config", words] if words else []))
         return str(told["run-id"])
 
     def status(self, run: str) -> str:
         """Such as "running" or "finished:completed"."""
-        return str(json.loads(self.flwr("ls", LINK, "--run-id", run, "--format", "json"))["runs"][0]["status"])
+        return str(self.ask("ls", LINK, "--run-id", run)["runs"][0]["status"])
 
     def wait(self, run: str, seconds: float = 300, *, tick: Callable[[], object] = lambda: None) -> str:
         """Until the run has ended; gives its last status. `tick` is called about twice a second meanwhile."""
@@ -160,11 +157,20 @@ class Federation:
                 raise FederationError(f"run {run} is {status!r} after {seconds:.0f} s\n{self.tail('superlink')}")
             # A call of flwr costs a second of processor time, so ask rarely while the ServerApp is at work.
             if time.monotonic() - asked > (20 if self.pids("flwr-serverapp") else 3):
-                status, asked = self.status(run), time.monotonic()
+                status, asked = self.patient(lambda: self.status(run)) or "", time.monotonic()
             else:
                 time.sleep(0.5)
         tick()
         return status
+
+    def patient(self, question: Callable[[], T]) -> T | None:
+        """The answer; None where flwr did not get through to a SuperLink that lives, as on a busy machine."""
+        try:
+            return question()
+        except FederationError:
+            if self.processes["superlink"].poll() is not None:
+                raise
+            return None
 
     def log(self, run: str) -> str:
         """What the ServerApp of a run wrote."""
@@ -179,7 +185,15 @@ class Federation:
             raise FederationError(
                 f"flwr {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
             )
-        return done.stdout[max(done.stdout.find("{"), 0) :] if "json" in arguments else done.stdout
+        return done.stdout
+
+    def ask(self, *arguments: str) -> dict[str, Any]:
+        """The same as JSON, in which flwr tells of failures too: it then ends with 0 all the same."""
+        text = self.flwr(*arguments, "--format", "json")
+        told = dict(json.loads(text[text.find("{") :]))
+        if not told.get("success"):
+            raise FederationError(f"flwr {' '.join(arguments)}: {told.get('error-message', told)}")
+        return told
 
     def start(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         """A process of this federation, its output in logs/<name>.log."""
@@ -259,16 +273,6 @@ def command(name: str) -> str:
     if not path.exists():
         raise FederationError(f"{name} is not installed beside {sys.executable}. Try: pip install 'holdfast[flower]'")
     return str(path)
-
-
-def end_on_signals() -> None:
-    """Make SIGTERM and SIGHUP leave `with` blocks in order, as Ctrl-C does."""
-
-    def leave(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
 
 
 def _marked(mark: str) -> Iterator[int]:
