@@ -134,7 +134,7 @@ class Federation:
         """Until so many nodes are online."""
 
         def enough() -> bool:
-            return sum(node["status"] == "online" for node in self.patient(self.nodes) or []) >= number
+            return [node["status"] for node in self.patient(self.nodes) or []].count("online") >= number
 
         self._until(enough, seconds, "superlink", f"fewer than {number} nodes came online", pause=1)
 
