@@ -132,6 +132,7 @@ REJECTED = {
     "complex dtype": (with_arrays(lambda a: {"w": a["w"].astype(complex)}), "dtype complex128"),
     "integers for floats": (with_arrays(lambda a: {"w": a["w"].astype(np.int32)}), "dtype int32"),
     "floats for integers": (with_arrays(lambda _: {"steps": np.array(1.5)}), "dtype float64"),
+    "beyond float32": (with_arrays(lambda a: {"w": a["w"].astype(float) + 1e200}), "numbers beyond float32"),
     "longdouble": (with_arrays(lambda a: {"w": a["w"].astype(np.longdouble)}), "dtype"),
     "lying shape": (with_arrays(raw(shape=(2, 3))), "declares"),
     "lying dtype": (with_arrays(raw(dtype="float64")), "declares"),

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,31 @@ def test_all_numbers_bad_keeps_the_model_and_blames_everyone(tmp_path):
     for record in read(tmp_path / "a"):
         assert record.outcome == "kept"
         assert all(row.reason == "numbers that are not finite" for row in record.nodes if row.phase == "train")
+
+
+def test_an_aggregate_that_is_not_finite_is_not_taken(tmp_path, monkeypatch):
+    def broken(*args, **call):
+        done = aggregate(*args, **call)
+        return replace(done, value={key: array * np.nan for key, array in done.value.items()})
+
+    monkeypatch.setattr("holdfast.flower_round.aggregate", broken)
+    result = run(RobustStrategy(audit=tmp_path / "a"))
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), 0)
+    assert read(tmp_path / "a")[0].note == "the aggregate is not finite"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+def test_no_certificate_does_not_cost_the_round(tmp_path, monkeypatch, error):
+    """Numbers at the edge of float64 have made either of them come."""
+
+    def fails(_):
+        raise error("nothing can be proven")
+
+    monkeypatch.setattr("holdfast.aggregation.Proof.certificate", fails)
+    run(RobustStrategy(audit=tmp_path / "a"))
+    record = read(tmp_path / "a")[0]
+    assert record.outcome == "aggregated"
+    assert record.certificate == {"f": 2, "radius": None}
 
 
 def test_waiting_for_nodes_ends():

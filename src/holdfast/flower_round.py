@@ -112,6 +112,8 @@ def settle(
         return Settled(None, _left_alone(replies, good, updates), str(problem))
     admitted = [i for i, client in enumerate(result.clients) if client.status != "rejected"]
     weights = [1.0 if result.weights is None else float(result.weights[i]) for i in admitted]
+    if not all(np.isfinite(array).all() for array in result.value.values()):
+        return Settled(None, _left_alone(replies, good, updates), "the aggregate is not finite")
     moved = model.moved(result.value, [good[i].arrays or {} for i in admitted], weights)
     seconds = time.perf_counter() - began
     judged = {reply.node: client for reply, client in zip(good, result.clients, strict=True)}
@@ -142,10 +144,15 @@ def tried(rule: Rule, stages: Sequence[Stage]) -> None:
 
 
 def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, Any] | None:
-    if not rule.certify or (proof := result.certificate) is None:
+    if not rule.certify or result.proof is None:
         return None
     f = int(LIARS * admitted) if rule.byzantine is None else rule.byzantine
-    return {"f": f, "radius": float(proof.radius(f))}
+    try:
+        radius = float(result.proof.certificate().radius(f))
+    except (RuntimeError, ValueError) as problem:  # a liar's numbers, too large for a proof, must not cost the round
+        flower_log.warning("No certificate: %s", problem)
+        radius = math.inf
+    return {"f": f, "radius": radius}
 
 
 def _turned_away(reply: Reply) -> NodeRecord:

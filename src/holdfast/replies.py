@@ -180,7 +180,10 @@ def _array(sent: Array, like: NDArray[Any], name: str) -> NDArray[Any]:
         raise _BadReplyError(f"array {name} has {len(sent.data) - start} bytes for {like.size} numbers of {dtype}")
     if like.size == 0:
         return np.empty(shape, dtype)
-    return np.frombuffer(sent.data, dtype, offset=start).reshape(shape, order="F" if fortran else "C")
+    array = np.frombuffer(sent.data, dtype, offset=start)
+    if dtype.itemsize > like.dtype.itemsize and (np.isfinite(array) & (np.abs(array) > np.finfo(like.dtype).max)).any():
+        raise _BadReplyError(f"array {name} has numbers beyond {like.dtype}")
+    return array.reshape(shape, order="F" if fortran else "C")
 
 
 def _header(data: bytes, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
