@@ -9,13 +9,16 @@ IN_VENV := $(VENV)/bin/python -m
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check format clean
+.PHONY: help demo deploy-demo test lint check format clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 demo: $(VENV)/.installed ## one round with liars, then a federation trained among them
 	@$(IN_VENV) holdfast demo
+
+deploy-demo: $(VENV)/.installed-flower ## a Flower federation of seven processes, TLS and node keys; two of six nodes lie
+	@$(VENV)/bin/python examples/deploy/demo.py
 
 test: $(VENV)/.installed-dev ## every test
 	$(IN_VENV) pytest $(ARGS)
@@ -43,6 +46,10 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/pip
 	$(IN_VENV) pip install --quiet --editable .
 	@touch $@
 
+$(VENV)/.installed-flower: pyproject.toml | $(VENV)/bin/pip
+	$(IN_VENV) pip install --quiet --editable '.[flower]'
+	@touch $@ $(VENV)/.installed
+
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/pip
 	$(IN_VENV) pip install --quiet --editable '.[dev]'
-	@touch $@ $(VENV)/.installed
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-flower

@@ -119,8 +119,8 @@ def test_help_names_the_commands(arguments):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["dmeo"], "unknown command 'dmeo'. Did you mean 'demo'? Known: demo, list, report, reproduce, round, run."),
-        (["frobnicate"], "unknown command 'frobnicate'. Known: demo, list, report, reproduce, round, run."),
+        (["dmeo"], "unknown command 'dmeo'. Did you mean 'demo'? Known: demo, list, report, reproduce, round, run, watch."),
+        (["frobnicate"], "unknown command 'frobnicate'. Known: demo, list, report, reproduce, round, run, watch."),
         (["list", "krumm"], "unknown name 'krumm'. Did you mean 'krum'?"),
         (["round", "--client", "3"], "--clients"),
         (["round", "--liars", "50"], "met clients = 100, liars = 50. Lower liars to 49, or raise clients to 101."),
@@ -178,6 +178,7 @@ def test_demo_trains_and_reports(tmp_path, monkeypatch):
         (["reproduce", "fig7"], "unknown part of the paper 'fig7'"),
         (["run", "nowhere.toml"], "nowhere.toml does not exist. Start from examples/grid.toml."),
         (["report", "nowhere"], "no results in nowhere"),
+        (["report", "nowhere.jsonl"], "nowhere.jsonl does not exist. A strategy writes it"),
     ],
 )
 def test_errors_of_the_experiments(arguments, told):

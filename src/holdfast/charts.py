@@ -49,7 +49,8 @@ def draw(chart: Chart, order: Mapping[str, int]) -> str:
             f'<span class="label">{escape(line.label)}{gone}</span></li>'
         )
     seeds = sorted({len(line.seeds) for line in chart.curves})
-    band_note = f"mean of {' or '.join(map(str, seeds))} seeds (band: min to max)" if seeds[-1] > 1 else "one seed"
+    spread = f", mean of {' or '.join(map(str, seeds))} seeds (band: min to max)"
+    band_note = {0: "", 1: ", one seed"}.get(seeds[-1], spread)  # none: a run in the world outside
     label = escape(f"{chart.title}: {chart.metric} against rounds")
     return (
         f'<figure class="chart" data-rounds="{" ".join(map(str, rounds.tolist()))}"><figcaption>{escape(chart.title)}'
@@ -58,7 +59,7 @@ def draw(chart: Chart, order: Mapping[str, int]) -> str:
         f'<svg x="{LEFT}" y="{TOP}" width="{INNER_WIDTH}" height="{INNER_HEIGHT}"'
         f' viewBox="0 0 {INNER_WIDTH * FINE} {INNER_HEIGHT * FINE}">{"".join(bands)}{"".join(lines)}'
         f'<path class="cursor" d="M0 0V{INNER_HEIGHT * FINE}" visibility="hidden"/></svg></svg>'
-        f'<p class="note">Round <span class="round">{last}</span>, {band_note}</p>'
+        f'<p class="note">Round <span class="round">{last}</span>{band_note}</p>'
         f'<ul class="legend">{"".join(legend)}</ul></figure>'
     )
 

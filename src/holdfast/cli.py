@@ -21,7 +21,7 @@ from holdfast.show import print_round, print_table, table_of
 from holdfast.spec import FROM_CALL, THRESHOLDS
 from holdfast.world import DATA
 
-__all__ = ["app", "demo", "list_", "main", "report", "reproduce", "round_", "run"]
+__all__ = ["app", "demo", "list_", "main", "report", "reproduce", "round_", "run", "watch"]
 
 
 class _Commands(typer.core.TyperGroup):
@@ -122,12 +122,33 @@ def run(
 
 @app.command()
 def report(
-    directory: Annotated[Path, typer.Argument(help="Where results are: the --out of run, reproduce or demo.")],
+    path: Annotated[
+        Path,
+        typer.Argument(help="Where results are: the --out of run, reproduce or demo; or the audit of a deployed run."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the report goes; beside what it reports on unless given.", show_default=False),
+    ] = None,
 ) -> None:
-    """Write the HTML report of results that are there already."""
+    """The HTML report of stored results, or of an audit.jsonl."""
     from holdfast.grid import report as play
 
-    _checked(lambda: play(directory, console=Console(highlight=False)))
+    _checked(lambda: play(path, out=out, console=Console(highlight=False)))
+
+
+@app.command()
+def watch(
+    audit: Annotated[
+        Path, typer.Argument(help="The file that a strategy writes; it may not be there yet. Ctrl-C leaves.")
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Show what is there now, and exit.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two looks at the file.", min=0.05)] = 0.5,
+) -> None:
+    """Follow an audit.jsonl live: last round, nodes, suspects."""
+    from holdfast.watch import watch as play
+
+    _checked(lambda: play(audit, once=once, every=every, console=Console(highlight=False)))
 
 
 @app.command("list")

@@ -1,4 +1,4 @@
-"""holdfast run and holdfast report: grids of experiments, and the report of whatever results a directory holds."""
+"""holdfast run and holdfast report: grids of experiments, and the report of whatever results or audit there are."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from holdfast.audit_page import find_audit, report_audit
 from holdfast.config import load
 from holdfast.experiment import MissingResult, Result, Store, run_all
 from holdfast.report import Panel, write_report
 from holdfast.show import print_table, table_of
+from holdfast.untrusted import visible
 
 __all__ = ["panels", "play", "report"]
+
+SHOWN = 10  # suspects; the report has them all
 
 
 def play(config: Path, *, jobs: int, out: Path, console: Console) -> Path:
@@ -22,15 +26,20 @@ def play(config: Path, *, jobs: int, out: Path, console: Console) -> Path:
     return _finish(results, out, console)
 
 
-def report(directory: Path, *, console: Console) -> Path:
-    """The report of the results in a directory."""
-    folder = directory / "results" if (directory / "results").is_dir() else directory
+def report(path: Path, *, out: Path | None, console: Console) -> Path:
+    """The report of the results in a directory; or of an audit, where the path is one or holds one."""
+    audit = find_audit(path)
+    if audit is not None:
+        return _report_audit(audit, out, console)
+    if path.suffix == ".jsonl":
+        raise MissingResult(
+            f"{path} does not exist. A strategy writes it, round by round, when told audit={path.name!r}."
+        )
+    folder = path / "results" if (path / "results").is_dir() else path
     results = Store(folder).all()
     if not results:
-        raise MissingResult(
-            f"no results in {folder}. Make some with: holdfast run examples/grid.toml --out {directory}"
-        )
-    return _finish(results, directory, console)
+        raise MissingResult(f"no results in {folder}. Make some with: holdfast run examples/grid.toml --out {path}")
+    return _finish(results, path if out is None else out, console)
 
 
 def panels(results: Sequence[Result]) -> list[Panel]:
@@ -46,6 +55,18 @@ def panels(results: Sequence[Result]) -> list[Panel]:
         Panel(title, "accuracy" if "accuracy" in next(iter(curves.values()))[0].series else "rmse", curves)
         for title, curves in charts.items()
     ]
+
+
+def _report_audit(audit: Path, out: Path | None, console: Console) -> Path:
+    page, suspects = report_audit(audit, out)
+    for one in suspects[:SHOWN]:
+        why = f" ({visible(one.reasons[0][0], encoding=console.encoding)})" if one.reasons else ""
+        said = f"Suspect: node {visible(one.node)}, held down in {one.held} of {one.asked} rounds{why}"
+        console.print(said, markup=False, soft_wrap=True)
+    if len(suspects) > SHOWN:
+        console.print(f"And {len(suspects) - SHOWN} suspects more.")
+    console.print(f"Report: {page}", markup=False, soft_wrap=True)
+    return page
 
 
 def _finish(results: Sequence[Result], out: Path, console: Console) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
@@ -93,15 +93,23 @@ def folded(summary: str, body: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table that scrolls by itself where the screen is narrow; columns of numbers are flush right."""
-    classes = [' class="number"' if _numbers([row[k] for row in rows]) else "" for k in range(len(header))]
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, long: Collection[str] = ()) -> str:
+    """A table that scrolls by itself where the screen is narrow; columns of numbers are flush right.
+
+    Texts of the columns named in `long` are broken into lines, and so is the header then. A header without a word is left out.
+    """
+    classes = [
+        ' class="number"' if _numbers([row[k] for row in rows]) else ' class="long"' * (word in long)
+        for k, word in enumerate(header)
+    ]
     head = "".join(f"<th{c}>{escape(word)}</th>" for c, word in zip(classes, header, strict=True))
     body = "".join(
         "<tr>" + "".join(f"<td{c}>{escape(cell(value))}</td>" for c, value in zip(classes, row, strict=True)) + "</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    top = f"<thead><tr>{head}</tr></thead>" if any(header) else ""
+    dense = " dense" if long else ""
+    return f'<div class="scroll{dense}"><table>{top}<tbody>{body}</tbody></table></div>'
 
 
 def claims(verdicts: Sequence[Verdict]) -> str:

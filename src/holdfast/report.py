@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +16,13 @@ from holdfast.curves import COLOURS, Chart, curve
 from holdfast.heatmap import draw_weights
 from holdfast.plots import can_plot, plot, plot_weights
 from holdfast.store import write_whole
+from holdfast.tables import Table, file_paths, write_tables
 
 if TYPE_CHECKING:
     from holdfast.claims import Verdict
     from holdfast.experiment import Experiment, Result
 
-__all__ = ["Panel", "Table", "write_report"]
+__all__ = ["Panel", "write_report"]
 
 DETECTION = (
     "Each row of a picture is a client, each column a round; the liars are on top. The colour is the client's weight in the "
@@ -47,15 +45,6 @@ class Panel:
     metric: str
     series: dict[str, list[Result]]
     log: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table: a cell is text, a number, a bool or None."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[object]]
 
 
 def write_report(
@@ -107,7 +96,7 @@ def write_report(
     claims = Table("claims", ("says", "outcome", "numbers", "where"), said)
     every = Table("runs", runs.RUN_HEADER, runs.run_rows(everything))
     numbers = [claims, every, *tables, *map(_numbers, charts), *map(_weights, watched)]
-    _write_numbers(path.parent / "numbers", [table for table in numbers if table.rows])
+    write_tables(path.parent / "numbers", [table for table in numbers if table.rows])
     if drawn:
         _write_figures(path.parent / "figures", charts, watched, order)
     return path
@@ -218,38 +207,12 @@ def _name(group: runs.Watched) -> str:
     return f"Weights: {group.title}, seed {group.seeds[0]}"
 
 
-def _write_numbers(folder: Path, tables: Sequence[Table]) -> None:
-    folder.mkdir(exist_ok=True)
-    for path, table in zip(_paths(folder, [table.title for table in tables], ".csv"), tables, strict=True):
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(table.header)
-            writer.writerows([[_digits(value) for value in row] for row in table.rows])
-
-
 def _write_figures(
     folder: Path, charts: Sequence[Chart], watched: Sequence[runs.Watched], order: Mapping[str, int]
 ) -> None:
     folder.mkdir(exist_ok=True)
-    paths = _paths(folder, [*(chart.title for chart in charts), *map(_name, watched)], ".png")
+    paths = file_paths(folder, [*(chart.title for chart in charts), *map(_name, watched)], ".png")
     for chart, path in zip(charts, paths, strict=False):
         plot(chart, path, order)
     for group, path in zip(watched, paths[len(charts) :], strict=True):
         plot_weights(_name(group), group.weights[0], group.byzantine[0], path)
-
-
-def _paths(folder: Path, titles: Iterable[str], suffix: str) -> list[Path]:
-    """A file for each title, the same in every report; a title met before gets a number."""
-    names: list[str] = []
-    for title in titles:
-        name = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-.")[:100] or "untitled"
-        again = sum(re.fullmatch(rf"{re.escape(name)}(-again-\d+)?", other) is not None for other in names)
-        names.append(f"{name}-again-{again}" if again else name)
-    return [folder / f"{name}{suffix}" for name in names]
-
-
-def _digits(value: object) -> object:
-    """Eight digits are more than any seed repeats; an empty cell was not measured."""
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.8g}"
-    return value

@@ -20,7 +20,8 @@ from holdfast.checks import integer, unknown
 from holdfast.claims import Results, Verdict, judge
 from holdfast.experiment import Experiment, Result, Store, run_all
 from holdfast.figures import FIGURES, METHODS, Plan, experiments
-from holdfast.report import Panel, Table, write_report
+from holdfast.report import Panel, write_report
+from holdfast.tables import Table
 from holdfast.workers import in_processes
 
 __all__ = ["WHAT", "claims_table", "reproduce", "words"]

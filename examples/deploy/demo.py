@@ -1,0 +1,134 @@
+"""make deploy-demo: a SuperLink and six SuperNodes under TLS and node authentication; two of the nodes lie.
+
+FedAvg learns from all six, then holdfast does; then the report of who was held down.
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from federation import Federation, FederationError, command
+from rich.console import Console
+
+from holdfast.audit import read
+from holdfast.datasets import DataError, mnist
+from holdfast.show import table_of
+
+APP = Path(__file__).parents[1] / "flower-mnist"
+NODES, LIARS, ROUNDS = 6, 2, 5
+ATTACK, SCALE = "sign_flip", 5.0
+
+
+class Demo:
+    """Where it writes, and what it says."""
+
+    def __init__(self, out: Path, console: Console) -> None:
+        self.out, self.console, self.began = out.resolve(), console, time.monotonic()
+
+    def say(self, text: str) -> None:
+        """One line, after the seconds since the start."""
+        self.console.print(f"[dim]{time.monotonic() - self.began:4.0f} s[/dim]  {text}")
+
+    def play(self) -> None:
+        mnist()  # where the images must be fetched first, once is enough
+        self.out.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.out / "federation", ignore_errors=True)  # of the demo before this one
+        for old in self.out.glob("*.jsonl"):
+            old.unlink()
+        with Federation(self.out / "federation", secure=True) as federation:
+            self.say(f"SuperLink on 127.0.0.1:{federation.port}, under TLS, asking for node keys")
+            with ThreadPoolExecutor(2) as pool:
+                keys = list(pool.map(federation.new_key, (f"node{i}" for i in range(NODES))))
+            for i, (key, _) in enumerate(keys):
+                federation.start_node(i, of=NODES, key=key)
+            federation.wait_for_nodes(NODES)
+            self.say(f"{NODES} SuperNodes online, each with a registered key of its own; nodes 0 and 1 lie ({ATTACK})")
+            ends = {strategy: self.train(federation, strategy) for strategy in ("fedavg", "holdfast")}
+        self.say("all processes ended")
+        liars = {node for _, node in keys[:LIARS]}
+        self.close(ends, liars)
+
+    def train(self, federation: Federation, strategy: str) -> dict[str, Any]:
+        """One run, with a line per round; gives the last one."""
+        results = self.out / f"{strategy}.jsonl"
+        run = federation.run(
+            APP,
+            strategy=strategy,
+            attackers=LIARS,
+            attack=ATTACK,
+            attack_scale=SCALE,
+            num_server_rounds=ROUNDS,
+            min_nodes=NODES,
+            results=str(results),
+            audit=str(self.out / "audit.jsonl"),
+        )
+        shown: list[dict[str, Any]] = []
+
+        def tick() -> None:
+            lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+            for line in lines[len(shown) :]:
+                shown.append(json.loads(line))
+                self.say(f"{strategy:9} round {shown[-1]['round']} of {ROUNDS}   accuracy {shown[-1]['accuracy']:.3f}")
+
+        status = federation.wait(run, tick=tick)
+        if status != "finished:completed" or not shown:
+            raise FederationError(f"the run of {strategy} is {status}\n{federation.log(run)}")
+        return shown[-1]
+
+    def close(self, ends: dict[str, dict[str, Any]], liars: set[str]) -> None:
+        """The table, and the report."""
+        numbers = ("accuracy", "loss", "weight of the liars")
+        table = table_of("strategy", *numbers, numbers=numbers)
+        shares = [
+            sum(row.weight or 0.0 for row in record.nodes if row.node in liars and row.phase == "train")
+            for record in read(self.out / "audit.jsonl")
+        ]
+        weights = {"fedavg": LIARS / NODES, "holdfast": sum(shares) / len(shares)}
+        for strategy, end in ends.items():
+            table.add_row(strategy, f"{end['accuracy']:.3f}", f"{end['loss']:.3g}", f"{weights[strategy]:.3f}")
+        done = subprocess.run(
+            [command("holdfast"), "report", str(self.out / "audit.jsonl")], capture_output=True, text=True
+        )
+        self.console.print()
+        self.console.print(table)
+        self.console.print(f"The liars were nodes {' and '.join(sorted(liars))}.")
+        self.console.print(done.stdout.strip() if done.returncode == 0 else f"no report: {done.stderr.strip()}")
+
+
+def end_on_signals() -> None:
+    """Make SIGTERM and SIGHUP leave `with` blocks in order, as Ctrl-C does."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+
+
+def main() -> int:
+    """Errors without a trace of the program; 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("deploy-demo"), help="where logs, results and report go")
+    console = Console(highlight=False, soft_wrap=True)
+    end_on_signals()
+    try:
+        Demo(parser.parse_args().out, console).play()
+    except KeyboardInterrupt:
+        console.print("stopped; all processes ended")
+        return 130
+    except (DataError, FederationError) as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Four hospitals learn to tell heart disease; one of them lies."""

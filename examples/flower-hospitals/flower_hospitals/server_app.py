@@ -1,0 +1,59 @@
+"""The server: it holds no patients, so every hospital judges the model on its own."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, MetricRecord, RecordDict, UserConfig
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg, Result
+
+from flower_hospitals.client_app import LIES
+from flower_hospitals.patients import FEATURES, HOSPITALS
+from holdfast.checks import unknown
+from holdfast.flower import RobustStrategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    for what, known in (("strategy", ("holdfast", "fedavg")), ("liar", (*HOSPITALS, "")), ("lie", LIES)):
+        if config[what] not in known:
+            raise ValueError(unknown(what, str(config[what]), known))
+    start = ArrayRecord({"w": Array(np.zeros(len(FEATURES)))})
+    result = begin(config)(grid, start, num_rounds=int(config["num-server-rounds"]))
+    if config["results"]:
+        write(result, Path(str(config["results"])))
+
+
+def begin(config: UserConfig) -> Callable[..., Result]:
+    """The call that trains: `start` of the strategy asked for; with a checkpoint `resume`, which starts where none is."""
+    common: dict[str, Any] = {"min_available_nodes": len(HOSPITALS), "evaluate_metrics_aggr_fn": by_hospital}
+    if config["strategy"] == "fedavg":
+        return FedAvg(**common).start
+    audit, checkpoint = str(config["audit"]) or None, str(config["checkpoint"]) or None
+    cap = float(config["sample-cap"])
+    strategy = RobustStrategy(str(config["rule"]), sample_cap=cap, audit=audit, checkpoint=checkpoint, **common)
+    return strategy.resume if checkpoint else strategy.start
+
+
+def by_hospital(records: list[RecordDict], weighting_metric_name: str) -> MetricRecord:  # noqa: ARG001
+    """Every hospital's own figures side by side: an average would let one hospital's claims colour all."""
+    told = MetricRecord()
+    for record in records:
+        metrics = record["metrics"]
+        if metrics["hospital"] in range(len(HOSPITALS)):  # it says so itself
+            for name in ("accuracy", "log-loss"):
+                told[f"{HOSPITALS[metrics['hospital']]} {name}"] = metrics[name]
+    return told
+
+
+def write(result: Result, path: Path) -> None:
+    """One JSON line per round."""
+    with path.open("w", encoding="utf-8") as file:
+        for number, metrics in result.evaluate_metrics_clientapp.items():
+            print(json.dumps({"round": number, **metrics}), file=file)

@@ -1,0 +1,56 @@
+"""What a lying node sends in place of what it learnt."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+
+from flower_mnist.model import NAMES, Layers
+from holdfast import attacks
+from holdfast.checks import unknown
+
+# Those of holdfast.attacks that need to know of no other client.
+ALONE = ("sign_flip", "gaussian", "non_finite")
+ATTACKS = ("none", *ALONE, "huge", "boast", "wrong_shape", "crash")
+
+
+def known_attack(name: str) -> str:
+    """The name itself; where it is none, an error that lists them."""
+    if name not in ATTACKS:
+        raise ValueError(unknown("attack", name, ATTACKS))
+    return name
+
+
+def reply(message: Message, context: Context, learnt: Layers, samples: int, rng: np.random.Generator) -> Message:
+    """What this node learnt from so many samples; or its lie, if it is one of the attackers."""
+    config = context.run_config
+    name = known_attack(str(config["attack"]))
+    if name != "none" and int(context.node_config["partition-id"]) < int(config["attackers"]):
+        sent = {layer: array.numpy() for layer, array in message.content["arrays"].items()}
+        learnt, samples = lie(name, sent, learnt, samples, float(config["attack-scale"]), rng)
+    arrays = ArrayRecord({layer: Array(values) for layer, values in learnt.items()})
+    metrics = MetricRecord({"num-examples": samples})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+
+def lie(
+    name: str, sent: Layers, learnt: Layers, samples: int, scale: float, rng: np.random.Generator
+) -> tuple[Layers, int]:
+    """The false model and the claim of samples that come with it.
+
+    sign_flip, gaussian, non_finite   of holdfast.attacks, for the update  learnt - sent,  times `scale`
+    huge          1e30 times the flipped update
+    boast         the flipped update, from 10^9 samples
+    wrong_shape   the last layer cut off
+    crash         an exception in place of a reply
+    """
+    if name == "crash":
+        raise RuntimeError("this node crashes in every round, as its run config says")
+    if name == "wrong_shape":
+        return {layer: learnt[layer] for layer in NAMES[:-1]}, samples
+    alone = attacks.ATTACKS[name if name in ALONE else "sign_flip"]
+    times = 1e30 if name == "huge" else scale
+    false = {}
+    for layer, before in sent.items():
+        update = (learnt[layer] - before).reshape(1, -1)
+        row = alone(attacks.Knowledge(update, np.array([True]), rng))
+        false[layer] = before + before.dtype.type(times) * row.reshape(before.shape)
+    return false, 10**9 if name == "boast" else samples

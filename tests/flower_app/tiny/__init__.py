@@ -1,0 +1,1 @@
+"""The smallest app that learns, for tests of real processes."""

@@ -1,0 +1,99 @@
+"""The NVFlare aggregator, driven as NVFlare's FedAvg does, with its own classes."""
+
+import numpy as np
+import pytest
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+from holdfast.nvflare import RobustAggregator
+
+M = 10
+
+
+def honest(i, kind=ParamsType.FULL):
+    rng = np.random.default_rng(i)
+    params = {"w": (1 + 0.1 * rng.standard_normal((3, 2))).astype(np.float32), "steps": np.array(7)}
+    meta = {"client_name": f"site-{i}", "NUM_STEPS_CURRENT_ROUND": 50 + i}
+    return FLModel(params_type=kind, params=params, metrics={"loss": 0.5, "note": "text"}, meta=meta)
+
+
+def changed(i, params=None, meta=None, metrics=None, kind=ParamsType.FULL):
+    good = honest(i)
+    return FLModel(
+        params_type=kind,
+        params={**good.params, **params} if isinstance(params, dict) else params or good.params,
+        metrics=good.metrics if metrics is None else metrics,
+        meta={**good.meta, **(meta or {})},
+    )
+
+
+NONSENSE = {
+    "NaN": lambda i: changed(i, {"w": np.full((3, 2), np.nan)}),
+    "shape": lambda i: changed(i, {"w": np.ones(6)}),
+    "extra": lambda i: changed(i, {"x": np.ones(6)}),
+    "missing": lambda i: FLModel(params={"w": np.ones((3, 2))}, meta=honest(i).meta),
+    "objects": lambda i: changed(i, {"w": np.array([[None] * 2] * 3)}),
+    "words": lambda i: changed(i, {"w": "words"}),
+    "no dict": lambda i: changed(i, "words"),
+    "difference": lambda i: changed(i, kind=ParamsType.DIFF),
+    "far": lambda i: changed(i, {"w": np.full((3, 2), -1e30)}),
+    "huge claim": lambda i: changed(i, {"w": np.full((3, 2), -5.0)}, {"NUM_STEPS_CURRENT_ROUND": 1e12}),
+    "NaN claim": lambda i: changed(i, meta={"NUM_STEPS_CURRENT_ROUND": float("nan")}),
+    "text claim": lambda i: changed(i, meta={"NUM_STEPS_CURRENT_ROUND": "many"}),
+    "list claim": lambda i: changed(i, meta={"NUM_STEPS_CURRENT_ROUND": [1, 2]}),
+    "NaN metric": lambda i: changed(i, metrics={"loss": float("nan")}),
+    "odd metric": lambda i: changed(i, metrics={"loss": [1], "more": 2}),
+}
+NAMED = set(NONSENSE) - {"far"}
+
+
+def round_of(aggregator, results):
+    """One round, as FedAvg.run has it; and what was logged."""
+    told = []
+    aggregator.warning = told.append
+    aggregator.reset_stats()
+    for result in results:
+        aggregator.accept_model(result)
+    model = FLModel(params={"w": np.zeros((3, 2), np.float32), "steps": np.array(6)})
+    return FLModelUtils.update_model(model, aggregator.aggregate_model()), told
+
+
+@pytest.mark.parametrize("rule", ["huber", "median", "krum(f=2)"])
+@pytest.mark.parametrize("name", NONSENSE)
+def test_survives(name, rule):
+    results = [NONSENSE[name](i) if i in (2, 7) else honest(i) for i in range(M)]
+    model, told = round_of(RobustAggregator(rule), results)
+    assert np.abs(model.params["w"] - 1).max() < 0.3
+    assert model.params["w"].dtype == np.float32
+    assert model.params["steps"] == 7
+    assert model.metrics["loss"] == pytest.approx(0.5)
+    assert not any("site-3" in line for line in told)
+    if name in NAMED:
+        assert sum("site-2" in line for line in told) == 1
+        assert sum("site-7" in line for line in told) == 1
+
+
+def test_differences_are_added():
+    model, _ = round_of(RobustAggregator("median"), [honest(i, ParamsType.DIFF) for i in range(M)])
+    assert model.params["steps"] == 13
+    np.testing.assert_allclose(
+        model.params["w"], np.median([honest(i).params["w"] for i in range(M)], axis=0), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("results", [[], [changed(i, {"w": np.full((3, 2), np.nan)}) for i in range(M)]])
+def test_nothing_good_keeps_the_model(results):
+    model, told = round_of(RobustAggregator(), results)
+    np.testing.assert_array_equal(model.params["w"], 0)
+    assert "the model is kept" in told[-1]
+
+
+def test_the_order_of_arrival_does_not_matter():
+    results = [honest(i) for i in range(M)]
+    one, two = (round_of(RobustAggregator("bucketing | huber"), r)[0] for r in (results, results[::-1]))
+    np.testing.assert_array_equal(one.params["w"], two.params["w"])
+
+
+def test_bad_rules_are_told_at_once():
+    with pytest.raises(ValueError, match="Did you mean 'huber'"):
+        RobustAggregator("hubert")
