@@ -9,13 +9,16 @@ IN_VENV := $(VENV)/bin/python -m
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check format clean
+.PHONY: help demo bench test lint check format clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
 
 demo: $(VENV)/.installed ## one round with liars, then a federation trained among them
 	@$(IN_VENV) holdfast demo
+
+bench: $(VENV)/.installed ## our rules beside those of other libraries, in an environment made for them; docs/performance.md
+	@$(IN_VENV) holdfast bench --peers --round --scaling --json docs/performance.json --docs docs/performance.md
 
 test: $(VENV)/.installed-dev ## every test
 	$(IN_VENV) pytest $(ARGS)

@@ -79,6 +79,8 @@ LAYERS = [
     "show",
     "demo",
     "grid",
+    *("bench_machine", "bench_peers", "bench_reference", "bench_measure", "bench_scaling", "bench_round", "bench_show"),
+    *("bench_docs", "bench_environment", "bench"),
     "cli",
     "__main__",
 ]
