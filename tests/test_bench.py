@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -300,3 +301,12 @@ def test_shapes_of_the_default_table_are_read():
     assert [m * d for m, d in Plan.of([], "", 1, 1.0).shapes] == [
         math.prod(map(int, shape.split("x"))) for shape in SHAPES
     ]
+
+
+def test_the_document_is_what_its_json_says(tmp_path):
+    docs = Path(__file__).parents[1] / "docs"
+    again = tmp_path / "performance.md"
+    told = CliRunner().invoke(app, ["bench", "--from", str(docs / "performance.json"), "--docs", str(again)])
+    assert told.exit_code == 0, told.output
+    remedy = "write it again: holdfast bench --from docs/performance.json --docs docs/performance.md"
+    assert again.read_text(encoding="utf-8") == (docs / "performance.md").read_text(encoding="utf-8"), remedy

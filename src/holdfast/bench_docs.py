@@ -23,7 +23,7 @@ HEAD = """# Performance
 *Written by `holdfast bench --docs`; `make bench` measures again. Lower is better everywhere.*
 
 A rule of ours stands beside every library that has it. All ran in one process on the same float32 arrays, in turns: each
-had its {repeat} calls spread over the run, and the best counts, as a multiple of `X.mean(axis=0)` measured among them. The
+had up to {repeat} calls spread over the run, and the best counts, as a multiple of `X.mean(axis=0)` measured among them. The
 clients are standard normal around a common offset; a fifth of them, the liars, are shifted by two standard deviations.
 {machine}
 
@@ -66,6 +66,8 @@ def write(results: Row, path: Path) -> None:
     settings = results["settings"]
     text = HEAD.format(**settings, machine=_machine(results["environment"]))
     text += f"\n![multiples of the mean, by rule and library](figures/{chart.name})\n"
+    if results["left out"]:
+        text += f"\nCould not be installed, and so are missing: {', '.join(results['left out'])}.\n"
     text += "".join(_shape(shape) for shape in results["shapes"])
     text += _errors(results["shapes"])
     if results.get("scaling"):
@@ -158,7 +160,7 @@ def draw(results: Row, path: Path) -> None:
     across = min(2, len(shapes))
     down = -(-len(shapes) // across)
     figure = Figure(figsize=(5.2 * across + 1.6, (0.28 * len(rules) + 1.1) * down + 0.6), dpi=120, layout="constrained")
-    panels = figure.subplots(down, across, sharey=True, squeeze=False).flat
+    panels = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
     places = {rule: len(rules) - number for number, rule in enumerate(rules)}
     for axes, shape in zip(panels, shapes, strict=False):
         for number, library in enumerate((OURS, *LIBRARIES)):
@@ -174,7 +176,10 @@ def draw(results: Row, path: Path) -> None:
             )
         axes.set(xscale="log", xlabel=f"multiples of {YARDSTICK}", title=f"{shape['m']:,} x {shape['d']:,}")
         axes.set_yticks(list(places.values()), [title(rule) for rule in places])
+        axes.xaxis.set_major_formatter(lambda times, _: f"{times:,g}")
         axes.grid(alpha=0.3)
+    for axes in panels[len(shapes) :]:
+        axes.set_visible(False)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     shown = [(h, name) for h, name in zip(handles, labels, strict=True) if any(name in libraries_of(s) for s in shapes)]
     figure.legend(*zip(*shown, strict=True), loc="outside lower center", ncols=4, frameon=False, fontsize="small")

@@ -71,7 +71,7 @@ def prepare(environment: Path, console: Console) -> None:
     present = _installed(python)
     problems: dict[str, str] = {}
     own = [need for need in importlib.metadata.requires("holdfast") or () if "extra ==" not in need]
-    if problem := _install(python, console, "holdfast", [(*own, "matplotlib>=3.8")], present):
+    if problem := _install(python, console, "holdfast", [(*own, "matplotlib>=3.8")], set()):
         raise ValueError(f"what holdfast itself needs could not be installed: {problem}. Measure without --peers.")
     if "torch" not in present:
         problem = CPU_ONLY if _brings_cuda(python) else _install(python, console, "torch", [(TORCH,)], present)
@@ -99,7 +99,7 @@ def run_inside(environment: Path, arguments: Sequence[str]) -> int:
 
 
 def _install(
-    python: Path, console: Console, name: str, steps: Sequence[Sequence[str]], present: dict[str, str]
+    python: Path, console: Console, name: str, steps: Sequence[Sequence[str]], present: set[str]
 ) -> str | None:
     """Why it could not be installed, or None."""
     if name in present:
@@ -126,11 +126,10 @@ def _pip(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([python, "-m", "pip", *words], capture_output=True, text=True)
 
 
-def _installed(python: Path) -> dict[str, str]:
+def _installed(python: Path) -> set[str]:
     listed = _pip(python, "list", "--format", "json")
     rows: list[dict[str, Any]] = json.loads(listed.stdout) if listed.returncode == 0 else []
-    found = {row["name"].lower().replace("_", "-"): row["version"] for row in rows}
-    return found | ({"holdfast": ""} if {"numpy", "typer", "matplotlib"} <= set(found) else {})
+    return {row["name"].lower().replace("_", "-") for row in rows}
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
