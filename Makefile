@@ -9,7 +9,7 @@ IN_VENV := $(VENV)/bin/python -m
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test lint check format clean
+.PHONY: help demo deploy-demo bench test lint check format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -19,6 +19,9 @@ demo: $(VENV)/.installed ## one round with liars, then a federation trained amon
 
 deploy-demo: $(VENV)/.installed-flower ## a Flower federation of seven processes, TLS and node keys; two of six nodes lie
 	@$(VENV)/bin/python examples/deploy/demo.py
+
+bench: $(VENV)/.installed ## our rules beside those of other libraries, in an environment made for them; docs/performance.md
+	@$(IN_VENV) holdfast bench --peers --round --scaling --json docs/performance.json --docs docs/performance.md
 
 test: $(VENV)/.installed-dev ## every test
 	$(IN_VENV) pytest $(ARGS)

@@ -92,6 +92,8 @@ LAYERS = [
     "grid",
     "scoreboard",
     "watch",
+    *("bench_machine", "bench_peers", "bench_reference", "bench_measure", "bench_scaling", "bench_round", "bench_show"),
+    *("bench_docs", "bench_environment", "bench"),
     "cli",
     "__main__",
     # in other frameworks: nothing imports these

@@ -21,7 +21,7 @@ from holdfast.show import print_round, print_table, table_of
 from holdfast.spec import FROM_CALL, THRESHOLDS
 from holdfast.world import DATA
 
-__all__ = ["app", "demo", "list_", "main", "report", "reproduce", "round_", "run", "watch"]
+__all__ = ["app", "bench", "demo", "list_", "main", "report", "reproduce", "round_", "run", "watch"]
 
 
 class _Commands(typer.core.TyperGroup):
@@ -149,6 +149,33 @@ def watch(
     from holdfast.watch import watch as play
 
     _checked(lambda: play(audit, once=once, every=every, console=Console(highlight=False)))
+
+
+@app.command()
+def bench(
+    shape: Annotated[list[str] | None, typer.Option(help="Clients x numbers, as 500x25450; may be repeated.")] = None,
+    rules: Annotated[str, typer.Option(help="Which of our rules, with commas between; all unless given.")] = "",
+    repeat: Annotated[int, typer.Option(help="Calls of each rule; the best counts.")] = 7,
+    seconds: Annotated[float, typer.Option(help="Time for the calls of a rule; a longer one is made once.")] = 10.0,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Beside other libraries, in an environment made for it.")
+    ] = False,
+    round_: Annotated[bool, typer.Option("--round", help="Also one round on MNIST, end to end.")] = False,
+    scaling: Annotated[bool, typer.Option("--scaling", help="Also how cost grows with clients and numbers.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write all results here.")] = None,
+    chart: Annotated[Path | None, typer.Option(help="Draw them here, as PNG.")] = None,
+    docs: Annotated[Path | None, typer.Option(help="Write them here as a document, its chart in figures/.")] = None,
+    earlier: Annotated[Path | None, typer.Option("--from", help="Measure nothing: tell the --json of a run.")] = None,
+) -> None:
+    """Speed in multiples of X.mean(0), and the error of rules that iterate; ours alone, or beside other libraries."""
+    from holdfast.bench import Outputs, Plan
+    from holdfast.bench import bench as play
+
+    def measure() -> int:
+        plan = Plan.of(shape or [], rules, repeat, seconds, scaling=scaling, round=round_)
+        return play(plan, Outputs(json, chart, docs), Console(highlight=False), peers=peers, earlier=earlier)
+
+    raise typer.Exit(_checked(measure))
 
 
 @app.command("list")
