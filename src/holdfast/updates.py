@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import compute_dtype, dtype_name, to_host
+from holdfast.arrays import compute_dtype, copy_part, dtype_name, to_host
 from holdfast.mixture import Block, Mixture
+from holdfast.stored import StoredArray
 
 __all__ = ["Block", "Kernel", "Source", "Updates", "out_of_reach", "products"]
 
@@ -28,6 +29,7 @@ Kernel = Callable[[Block, slice, Block], Result]
 
 TILE = 2**18  # numbers handed to a kernel: they stay in a core's cache, and BLAS keeps to the calling thread
 SLAB = 2**20  # numbers gathered at once where clients came as a list: fewer, longer copies
+STORED = 2**28  # bytes gathered at once, by all threads, where they came as files: from 500 of them 256 KiB a time
 SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
 DOUBLE_ROOM = 400  # and float64 numbers within 2**+-400
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
@@ -69,7 +71,7 @@ class Source:
         out = np.empty((len(chosen), stop - start), self.dtype) if out is None else out
         with np.errstate(over="ignore"):  # longdouble beyond float64 becomes infinite, and is then rejected
             for row, array in zip(out, chosen, strict=True):
-                row[:] = to_host(array.reshape(-1)[start:stop], None)
+                copy_part(array, start, stop, row)
         return out
 
 
@@ -98,6 +100,14 @@ class Updates:
     def _rows(self) -> int:
         """Rows that are read, before any mixture."""
         return self.m if self.mixture is None else self.mixture.matrix.shape[1]
+
+    @property
+    def _slab(self) -> int:
+        """Numbers to gather at once."""
+        if not isinstance(self.sources[0].rows, list) or not isinstance(self.sources[0].rows[0], StoredArray):
+            return SLAB
+        narrow = self.mixture is None and not self.wide and all(source.dtype is np.float32 for source in self.sources)
+        return STORED // _threads() // (4 if narrow else 16)  # to widen or to mix takes copies
 
     def materialised(self) -> Updates:
         """The rows as one array, for mixtures that will be read many times."""
@@ -150,7 +160,8 @@ class Updates:
 
     def spans(self) -> list[tuple[int, int]]:
         """Column ranges to read at once: small arrays of one dtype together, large ones in parts."""
-        width = max(TILE // max(self.m, 1), 16) * (SLAB // TILE)
+        tile = max(TILE // max(self.m, 1), 16)
+        width = tile * max(self._slab // (tile * self._rows), 1)
         cuts, offset, previous = [0], 0, None
         for source in self.sources:
             if previous is not None and source.dtype is not previous:
