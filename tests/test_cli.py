@@ -119,8 +119,8 @@ def test_help_names_the_commands(arguments):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["dmeo"], "unknown command 'dmeo'. Did you mean 'demo'? Known: demo, list, report, reproduce, round, run."),
-        (["frobnicate"], "unknown command 'frobnicate'. Known: demo, list, report, reproduce, round, run."),
+        (["dmeo"], "unknown command 'dmeo'. Did you mean 'demo'? Known: aggregate, demo, list, report, reproduce, round, run."),
+        (["frobnicate"], "unknown command 'frobnicate'. Known: aggregate, demo, list, report, reproduce, round, run."),
         (["list", "krumm"], "unknown name 'krumm'. Did you mean 'krum'?"),
         (["round", "--client", "3"], "--clients"),
         (["round", "--liars", "50"], "met clients = 100, liars = 50. Lower liars to 49, or raise clients to 101."),

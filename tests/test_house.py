@@ -83,6 +83,7 @@ LAYERS = [
     "reproduce",
     "story",
     "show",
+    "aggregate_files",
     "demo",
     "grid",
     "cli",

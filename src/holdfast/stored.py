@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from holdfast.checks import listed
 
-__all__ = ["CODES", "DamagedFileError", "StoredArray", "forgiving", "open_update", "open_updates", "opened"]
+__all__ = ["CODES", "DamagedFileError", "StoredArray", "forgiving", "open_update", "open_updates", "opened", "paths_of"]
 
 CODES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16"},
@@ -102,6 +102,8 @@ class StoredArray:
                     if not got:
                         raise DamagedFileError(self.path, "it ends before its numbers do")
                     done += got
+                if hasattr(os, "posix_fadvise"):  # the disk goes on to what comes next while we reckon
+                    os.posix_fadvise(file.fileno(), offset + done, done, os.POSIX_FADV_WILLNEED)
         except OSError as problem:
             raise DamagedFileError(self.path, f"it cannot be read: {problem.strerror}") from None
         if self.on_read is not None:
@@ -136,6 +138,18 @@ def open_updates(
 
     A damaged file stands in the list as a DamagedFileError, for which `aggregate` rejects that client alone.
     """
+    paths = paths_of(source)
+    kinds = sorted({path.suffix.lower() for path in paths})
+    if len(kinds) > 1:
+        raise ValueError(
+            f"updates: files of several kinds ({listed(repr(kind) for kind in kinds)}). Pass a list of those to aggregate, "
+            "all .npy or all .safetensors."
+        )
+    return [_or_damaged(path, on_read) for path in paths]
+
+
+def paths_of(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files that `open_updates` opens, in its order."""
     if isinstance(source, str | os.PathLike):
         directory = Path(source)
         if not directory.is_dir():
@@ -148,13 +162,7 @@ def open_updates(
         paths = [Path(path) for path in source]
     if not paths:
         raise ValueError(f"updates: {source} holds no files. Pass .npy or .safetensors files, one per client.")
-    kinds = sorted({path.suffix.lower() for path in paths})
-    if len(kinds) > 1:
-        raise ValueError(
-            f"updates: files of several kinds ({listed(repr(kind) for kind in kinds)}). Pass a list of those to aggregate, "
-            "all .npy or all .safetensors."
-        )
-    return [_or_damaged(path, on_read) for path in paths]
+    return paths
 
 
 def opened(updates: Any) -> Any:
