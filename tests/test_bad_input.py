@@ -19,7 +19,8 @@ from cases import (
 )
 from holdfast import RULES, aggregate
 from holdfast.geometry import START_COLUMNS
-from holdfast.updates import SLAB, Source, Updates
+from holdfast.sources import Source
+from holdfast.updates import SLAB, Updates
 
 SINGLE, DOUBLE = np.finfo(np.float32), np.finfo(np.float64)
 every_rule = pytest.mark.parametrize("rule", RULES)

@@ -265,7 +265,7 @@ def repr_of(part):
         (np.array([["a"] * 3] * 5), TypeError, ["updates", "U1", "Pass"]),
         (torch.zeros(5, 3, dtype=torch.bool), TypeError, ["updates", "bool", "Pass"]),
         (None, TypeError, ["updates", "NoneType", "Pass"]),
-        ("abc", TypeError, ["updates", "str", "Pass"]),
+        ("abc", FileNotFoundError, ["updates", "no directory 'abc'", "Pass"]),
         (3.0, TypeError, ["updates", "float", "Pass"]),
         ((np.zeros(3) for _ in range(5)), TypeError, ["updates", "generator", "Pass"]),
         ({"a": np.zeros(3)}, TypeError, ["updates", "Pass", "values()"]),

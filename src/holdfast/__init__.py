@@ -5,7 +5,9 @@ from holdfast.aggregate import aggregate
 from holdfast.aggregation import Aggregation, Client, Clients
 from holdfast.certificate import Certificate
 from holdfast.geometry import Geometry
+from holdfast.saved import save_update
 from holdfast.spec import MIXING, RULES
+from holdfast.stored import open_update, open_updates
 
 __all__ = [
     "MIXING",
@@ -17,6 +19,9 @@ __all__ = [
     "Geometry",
     "aggregate",
     "bounds",
+    "open_update",
+    "open_updates",
+    "save_update",
     "thresholds",
 ]
 

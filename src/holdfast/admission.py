@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from holdfast.arrays import Vector, dtype_name, host, is_array, kind, to_host
 from holdfast.checks import positive
+from holdfast.sources import Source
 from holdfast.structure import Leaf, Signature, count, describe, flatten, form, rebuild, signature
-from holdfast.updates import Block, Kernel, Source, Updates, out_of_reach
+from holdfast.updates import Block, Kernel, Updates, out_of_reach
 
 __all__ = ["Admission", "admit"]
 

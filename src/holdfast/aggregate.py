@@ -17,6 +17,7 @@ from holdfast.columns import Columnwise
 from holdfast.geometry import Geometry, Matrix, Weights
 from holdfast.solver import Solved
 from holdfast.spec import Stage, parse
+from holdfast.stored import forgiving, opened
 from holdfast.survey import Survey
 from holdfast.updates import DOUBLE_ROOM
 
@@ -38,7 +39,8 @@ def aggregate(
 ) -> Aggregation:
     """Aggregate what m clients sent, safely, and say what was done to each of them.
 
-    updates     an (m, d) array; a list of m arrays of one shape; a list of m lists or dicts of arrays (NumPy, torch, JAX)
+    updates     an (m, d) array; a list of m arrays of one shape; a list of m lists or dicts of arrays (NumPy, torch, JAX);
+                a directory of .npy or .safetensors files, one per client, or a list of their paths
     rule        a name, a spec such as "nearest_neighbour_mixing(f=10) | trimmed_mean(f=10)", or a function
                 geometry -> weights; `holdfast.RULES` lists the names
     samples     the n_i that clients claim; those beyond sample_cap times the median are capped (None trusts them)
@@ -61,7 +63,7 @@ def aggregate(
     *mixings, final = parse(rule, parameters)
     call: dict[str, Any] = {"rng": _generator(rng), "start": None}
     survey = Survey([stage.function for stage in (*mixings, final)], lambda points: _run(final, points, call))
-    admission = admit(updates, samples, sample_cap, like, survey)
+    admission = forgiving(opened(updates), lambda given: admit(given, samples, sample_cap, like, survey))
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
 

@@ -12,9 +12,12 @@ import array_api_compat as api
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from holdfast.stored import StoredArray
+
 __all__ = [
     "Vector",
     "compute_dtype",
+    "copy_part",
     "dtype_name",
     "from_host",
     "host",
@@ -31,7 +34,7 @@ Vector = NDArray[np.float64]
 
 def is_array(thing: object) -> bool:
     """Whether `thing` is an array of a library we know (a NumPy scalar is not)."""
-    return isinstance(thing, np.ndarray) or (
+    return isinstance(thing, np.ndarray | StoredArray) or (
         not isinstance(thing, np.generic | type) and bool(api.is_array_api_obj(thing))
     )
 
@@ -82,11 +85,20 @@ def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
     return np.asarray(block, dtype=dtype)
 
 
+def copy_part(array: Any, start: int, stop: int, out: NDArray[Any]) -> None:
+    """Numbers start to stop of an array, flattened, into `out`; from disk where the array is there."""
+    if isinstance(array, StoredArray):
+        array.read(start, out)
+    else:
+        out[:] = to_host(array.reshape(-1)[start:stop], None)
+
+
 def from_host(values: Vector, template: Any, name: str) -> Any:
     """`values` with the shape, library and device of `template` and the dtype of that name, or the template's own.
 
     Integers are rounded; whatever the dtype cannot hold is brought to its nearest finite number.
     """
+    template = template.stand_in if isinstance(template, StoredArray) else template
     xp = api.array_namespace(template)
     dtype = getattr(xp, name, template.dtype)
     limits = xp.iinfo(dtype) if kind(template) == "integer" else xp.finfo(dtype)

@@ -21,7 +21,7 @@ from holdfast.show import print_round, print_table, table_of
 from holdfast.spec import FROM_CALL, THRESHOLDS
 from holdfast.world import DATA
 
-__all__ = ["app", "bench", "demo", "list_", "main", "report", "reproduce", "round_", "run", "watch"]
+__all__ = ["aggregate", "app", "bench", "demo", "list_", "main", "report", "reproduce", "round_", "run", "watch"]
 
 
 class _Commands(typer.core.TyperGroup):
@@ -66,6 +66,36 @@ def _holdfast(
     ] = False,
 ) -> None:
     """Federated learning that holds when clients lie: robust aggregation with a report and a proof for every round."""
+
+
+@app.command()
+def aggregate(
+    updates: Annotated[
+        list[Path],
+        typer.Argument(exists=True, help="A directory of .npy or .safetensors files, one per client; or such files."),
+    ],
+    out: Annotated[Path, typer.Option(help="Where the result goes: .npy or .safetensors, as the updates.")],
+    rule: Annotated[str, typer.Option(help="As in aggregate(): huber, 'krum(f=10)', 'screen | huber', ...")] = "huber",
+    samples: Annotated[
+        Path | None, typer.Option(help="The n_i: JSON, a list or {file name: n_i}; or CSV, lines of file name,n_i.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Where to write what was done to each client, as JSON.")] = None,
+) -> None:
+    """Aggregate updates in files, however large: they are read in parts, and never all in memory.
+
+    A damaged file costs its client the round, and nobody else. The result appears whole or not at all.
+
+    Ends with 0 when the result is written, with 2 for a call that cannot work or when nobody is left, with 1 when the disk
+    fails on the way.
+    """
+    from holdfast.aggregate_files import play
+
+    console = Console(highlight=False)
+    try:
+        _checked(lambda: play(updates, rule=rule, out=out, samples=samples, report=report, console=console))
+    except OSError as problem:
+        typer.echo(f"Error: {problem}. Nothing was written to {out}.", err=True)
+        raise typer.Exit(1) from None
 
 
 @app.command()

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import io
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,18 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.saved import whole_file
+
 __all__ = ["Checkpoint", "fingerprint", "packed", "unpacked", "write_whole"]
 
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write beside the file, then put it in its place: whoever is killed here leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(data)
 
 
 def fingerprint(**facts: Any) -> str:

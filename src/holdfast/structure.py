@@ -8,6 +8,7 @@ from itertools import count as counter
 from typing import Any
 
 from holdfast.arrays import Vector, from_host, is_array, kind
+from holdfast.stored import DamagedFileError
 
 __all__ = ["Leaf", "Path", "Signature", "count", "describe", "flatten", "form", "rebuild", "signature"]
 
@@ -39,6 +40,8 @@ def flatten(update: object) -> list[Leaf]:
         if is_array(part):
             yield Leaf(path, part)
             return
+        if isinstance(part, DamagedFileError):
+            raise TypeError(part.reason)
         if len(path) == DEEPEST:
             raise TypeError(f"nested deeper than {DEEPEST} levels")
         if isinstance(part, Mapping):

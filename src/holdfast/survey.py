@@ -22,6 +22,7 @@ from holdfast.updates import Block, Kernel, Updates
 __all__ = ["Survey"]
 
 COLUMN_RULES = (rules.median, rules.trimmed_mean, rules.mean_around_median)
+NO_DISTANCES = (rules.mean, rules.centered_clipping)
 PAIRWISE = (
     *(selection.krum, selection.multi_krum, selection.bulyan, selection.spectral_filter),
     mixing.nearest_neighbour_mixing,
@@ -48,7 +49,10 @@ class Survey:
                 return None, False
             self._row = np.empty(updates.d)
             return surveying(rule, self._row), True
-        self._gram = any(stage in PAIRWISE for stage in self.stages)
+        distant = (
+            updates.on_disk and self.stages[-1] not in NO_DISTANCES
+        )  # then another look costs more than all products
+        self._gram = distant or any(stage in PAIRWISE for stage in self.stages)
         return (gram_kernel(central_client(updates)), False) if self._gram else (None, False)
 
     def geometry(self, admission: Admission, start: Vector | None) -> Geometry:

@@ -8,19 +8,19 @@ the same input gives the same bits.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import compute_dtype, dtype_name, to_host
 from holdfast.mixture import Block, Mixture
+from holdfast.sources import Source
 
-__all__ = ["Block", "Kernel", "Source", "Updates", "out_of_reach", "products"]
+__all__ = ["Block", "Kernel", "Updates", "out_of_reach", "products"]
 
 Result = TypeVar("Result")
 Kernel = Callable[[Block, slice, Block], Result]
@@ -30,6 +30,7 @@ TILE = 2**18  # numbers handed to a kernel that makes as many of its own: both s
 WIDE_TILE = 2**19  # to one that makes no more than products: longer runs of every row are read faster
 SLAB = 2**20  # gathered at once where clients came as a list: fewer, longer copies
 WHOLE = 2**24  # to a kernel that looks at every number once
+STORED = 2**28  # bytes gathered at once, by all threads, where they came as files: from 500 of them 256 KiB a time
 SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
 DOUBLE_ROOM = 400  # and float64 numbers within 2**+-400
 RUN = 1024  # squares to add up as they are read
@@ -42,38 +43,6 @@ def _threads() -> int:
     if given.isdigit():
         return max(int(given), 1)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@dataclass(frozen=True)
-class Source:
-    """One array of the model for all clients: an (m, size) array, or m arrays of that size."""
-
-    rows: Any
-    size: int
-    dtype: type[np.float32] | type[np.float64]
-
-    @staticmethod
-    def of(rows: Any, size: int) -> Source:
-        names = {dtype_name(rows)} if hasattr(rows, "dtype") else {dtype_name(row) for row in rows}
-        wide = any(compute_dtype(name) is np.float64 for name in names)
-        return Source(rows, size, np.float64 if wide else np.float32)
-
-    def read(self, start: int, stop: int, clients: NDArray[np.intp] | None, out: Block | None = None) -> Block:
-        """Columns start to stop of the given clients: into `out`, or as a view where that is possible."""
-        if hasattr(self.rows, "dtype"):
-            view = self.rows[:, start:stop]
-            with np.errstate(over="ignore"):
-                block = to_host(view if clients is None else view[clients], self.dtype)
-            if out is None:
-                return block
-            out[:] = block
-            return out
-        chosen: Sequence[Any] = self.rows if clients is None else [self.rows[i] for i in clients]
-        out = np.empty((len(chosen), stop - start), self.dtype) if out is None else out
-        with np.errstate(over="ignore"):  # longdouble beyond float64 becomes infinite, and is then rejected
-            for row, array in zip(out, chosen, strict=True):
-                row[:] = to_host(array.reshape(-1)[start:stop], None)
-        return out
 
 
 @dataclass(frozen=True)
@@ -101,6 +70,19 @@ class Updates:
     def _rows(self) -> int:
         """Rows that are read, before any mixture."""
         return self.m if self.mixture is None else self.mixture.matrix.shape[1]
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether every look at the data is a read of files."""
+        return self.sources[0].on_disk
+
+    @property
+    def _slab(self) -> int:
+        """Numbers to gather at once."""
+        if not self.on_disk:
+            return SLAB
+        narrow = self.mixture is None and not self.wide and all(source.dtype is np.float32 for source in self.sources)
+        return STORED // _threads() // (4 if narrow else 16)  # to widen or to mix takes copies
 
     def materialised(self) -> Updates:
         """The rows as one array, for mixtures that will be read many times."""
@@ -156,11 +138,20 @@ class Updates:
         """For products of all pairs of rows, which are made fastest from rows of some thousand numbers."""
         return max(SLAB, self.m * 4096)
 
+    def _width(self, tile: int) -> int:
+        """Columns of a tile: no more than are gathered at once."""
+        return max((tile if self._views else min(tile, self._slab)) // self.m, 16)
+
+    @property
+    def _views(self) -> bool:
+        """Whether blocks are views of one array, so that none of them costs memory."""
+        one = len(self.sources) == 1 and hasattr(self.sources[0].rows, "dtype") and self.clients is None
+        return one and not (self.wide or self.base or self.mixture)
+
     def spans(self, tile: int = TILE) -> list[tuple[int, int]]:
         """Column ranges to read at once: small arrays of one dtype together, large ones in parts of whole tiles."""
-        free = len(self.sources) == 1 and hasattr(self.sources[0].rows, "dtype") and self.clients is None
-        views = free and not (self.wide or self.base or self.mixture)
-        width = max(tile // self.m, 16) * (1 if views else max(SLAB // tile, 1))
+        width = self._width(tile)
+        width *= 1 if self._views else max(self._slab // (width * self._rows), 1)
         cuts, offset, previous = [0], 0, None
         for source in self.sources:
             if previous is not None and source.dtype is not previous:
@@ -172,7 +163,7 @@ class Updates:
     def map(self, kernel: Kernel[Result], *, tile: int = TILE, threads: bool = True) -> Iterator[Result]:
         """The kernel's results over all blocks, in the order of the columns, one at a time."""
         spans = self.spans(tile)
-        width = max(tile // self.m, 16)
+        width = self._width(tile)
 
         @np.errstate(over="ignore", invalid="ignore")  # here: threads do not inherit it
         def run(span: tuple[int, int]) -> list[Result]:
