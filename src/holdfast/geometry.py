@@ -119,6 +119,8 @@ class Geometry:
 
         The centre is weights @ X; with an origin, what the weights lack of 1 lies there.
         """
+        if self.gram is not None and origin is None and pulls is None and np.count_nonzero(weights) == 1:
+            return self._at_client(self.gram, int(weights.argmax()))
         if not directly and origin is None:
             centre = np.empty(self.updates.d)
             distances, force = self._by_products(weights, pulls, centre)
@@ -126,6 +128,15 @@ class Geometry:
                 known = None if self.gram is None else self.gram.distances(weights, self.resolution)
                 return Measurement(centre, distances if known is None else known, force)
         return self._directly(weights, pulls, origin)
+
+    def _at_client(self, gram: Gram, client: int) -> Measurement:
+        """A client as the centre: distances between pairs are known, but for those too near to tell."""
+        place = self.updates.take(np.array([client])).read(0, self.updates.d)[0].astype(np.float64)
+        squares, own = gram.squared_distances[client], gram.matrix.diagonal()
+        near = np.flatnonzero(squares <= 1e5 * self.resolution * (own + own[client]))
+        distances = np.sqrt(squares)
+        distances[near] = Geometry(self.updates.take(near), self.samples[near]).distances_to(place)
+        return Measurement(place, distances)
 
     def _by_products(
         self, weights: Weights, pulls: Weights | None, centre: Vector | None

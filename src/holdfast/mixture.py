@@ -13,6 +13,8 @@ __all__ = ["Block", "Mixture"]
 
 Block = NDArray[Any]
 
+FEW = 4  # rows whose sum is as exact as they are
+
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
@@ -38,7 +40,7 @@ class Mixture:
         return int(self.matrix.sum(axis=0).argmax()), self.matrix.astype(np.float32)
 
     def of(self, rows: Block) -> Block:
-        """Sums in float64, or in float32 after a common row came off: else the offset of all would drown the differences."""
+        """Sums of many in float64, or in float32 after a common row came off: else the offset of all drowns the differences."""
         if self._groups is None and rows.dtype == np.float32 and self._common is not None:
             common, matrix = self._common
             mixed = matrix @ (rows - rows[common])
@@ -48,8 +50,9 @@ class Mixture:
             return (self.matrix @ rows.astype(np.float64)).astype(rows.dtype, copy=False)
         mixed = np.empty((len(self.matrix), rows.shape[1]), rows.dtype)
         for places, members, shares in self._groups:
-            total = rows[members[:, 0]].astype(np.float64)
+            kind = rows.dtype if members.shape[1] <= FEW else np.dtype(np.float64)
+            total = rows[members[:, 0]].astype(kind, copy=False)
             for column in members.T[1:]:
                 total += rows[column]
-            mixed[places] = np.multiply(total, shares[:, None], out=total)
+            mixed[places] = np.multiply(total, shares[:, None].astype(kind), out=total)
         return mixed
