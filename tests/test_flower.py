@@ -228,8 +228,9 @@ def test_an_aggregate_that_is_not_finite_is_not_taken(tmp_path, monkeypatch):
         done = aggregate(*args, **call)
         return replace(done, value={key: array * np.nan for key, array in done.value.items()})
 
+    strategy = RobustStrategy(audit=tmp_path / "a")
     monkeypatch.setattr("holdfast.flower_round.aggregate", broken)
-    result = run(RobustStrategy(audit=tmp_path / "a"))
+    result = run(strategy)
     np.testing.assert_array_equal(result.arrays["w"].numpy(), 0)
     assert read(tmp_path / "a")[0].note == "the aggregate is not finite"
 
