@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.arrays import Vector
-from holdfast.updates import Block, Kernel, Updates, products
+from holdfast.updates import Block, Kernel, Updates
 
 __all__ = ["ColumnKernel", "Columnwise", "apply", "mean_around_median", "median", "surveying", "trimmed_mean"]
 
@@ -41,7 +41,9 @@ def surveying(rule: Columnwise, row: Vector) -> Kernel[Block]:
 
     def kernel(block: Block, at: slice, scratch: Block) -> Block:
         write(block, at, scratch)
-        return products(block, row[at].astype(block.dtype))
+        rounded = row[at].astype(block.dtype)
+        # Not a matrix product: BLAS would bring threads of its own to every one of ours.
+        return np.append(np.vecdot(block, rounded), (0.0, np.vecdot(rounded, rounded)))
 
     return kernel
 

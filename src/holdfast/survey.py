@@ -1,6 +1,7 @@
 """The first look at the data: what a rule can learn in the same pass that finds out who is admitted.
 
-It takes for granted that everyone will be. Where that comes out wrong, what depends on it is computed again.
+Files are to be read as seldom as possible; in memory, only what pairs of clients share is worth it. It takes for granted that
+everyone will be admitted: where that comes out wrong, what depends on it is computed again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Survey:
     _gram: bool = field(default=False, init=False)
 
     def __call__(self, updates: Updates) -> tuple[Kernel[Block] | None, bool]:
-        if len(self.stages) == 1 and self.stages[0] in COLUMN_RULES:
+        if updates.on_disk and len(self.stages) == 1 and self.stages[0] in COLUMN_RULES:
             try:
                 rule = self.run(Geometry(updates, np.ones(updates.m)))
             except ValueError:  # it will be told once it is known who is admitted
