@@ -2,8 +2,8 @@
 
 python benchmarks/flower_cost.py [--repeat 5]
 
-Both read Flower's messages as they come from the network. The audit adds the certificate, for which an m x m matrix is made,
-and a line on the disk; with more than a hundred nodes that is most of the time.
+Both read Flower's messages as they come from the network. With an audit the certificate is made, too, for which it takes an
+m x m matrix; the line that `start` writes to the disk is not part of it.
 """
 
 import argparse
