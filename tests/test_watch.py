@@ -208,10 +208,10 @@ def test_a_pipe_gets_a_line_for_each_round_as_it_is_written(tmp_path):
 class Terminal:
     """A real terminal of 100 x 40 for a process, and all that the process wrote to it."""
 
-    def __init__(self, command):
+    def __init__(self, command, place):
         self.master, slave = pty.openpty()
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=PLAIN, start_new_session=True
+            command, stdin=slave, stdout=slave, stderr=slave, env=PLAIN, start_new_session=True, cwd=place
         )
         os.close(slave)
         self.written = b""
@@ -230,7 +230,7 @@ class Terminal:
 
 def test_a_terminal_gets_the_scoreboard_live_and_is_left_as_it_was(tmp_path):
     path = tmp_path / "audit.jsonl"
-    terminal = Terminal([*COMMAND, str(path)])
+    terminal = Terminal([*COMMAND, path.name], tmp_path)  # a long name would not fit in a line
     try:
         terminal.until(b"is not there yet")
         audit(path, records(2))

@@ -191,7 +191,7 @@ def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Cli
     statuses = np.full(m, "rejected")
     statuses[admitted] = np.where(account.takes_part, "kept", "dropped")
     weights = np.full(len(admitted), np.nan) if account.weights is None else account.weights
-    statuses[distances > limits * (1 + 1e-9)] = "clipped"
+    statuses[distances / (1 + 1e-9) > limits] = "clipped"
     return Clients(
         indices=np.arange(m),
         statuses=statuses,

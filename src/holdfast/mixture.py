@@ -39,20 +39,23 @@ class Mixture:
             return None
         return int(self.matrix.sum(axis=0).argmax()), self.matrix.astype(np.float32)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def of(self, rows: Block) -> Block:
         """Sums of many in float64, or in float32 after a common row came off: else the offset of all drowns the differences."""
         if self._groups is None and rows.dtype == np.float32 and self._common is not None:
             common, matrix = self._common
             mixed = matrix @ (rows - rows[common])
             mixed += rows[common]
-            return mixed
+            if np.isfinite(mixed).all():
+                return mixed
         if self._groups is None:
             return (self.matrix @ rows.astype(np.float64)).astype(rows.dtype, copy=False)
         mixed = np.empty((len(self.matrix), rows.shape[1]), rows.dtype)
         for places, members, shares in self._groups:
             kind = rows.dtype if members.shape[1] <= FEW else np.dtype(np.float64)
-            total = rows[members[:, 0]].astype(kind, copy=False)
+            share = shares[:, None].astype(kind)  # comes first: two numbers near the largest float have no sum
+            total = rows[members[:, 0]] * share
             for column in members.T[1:]:
-                total += rows[column]
-            mixed[places] = np.multiply(total, shares[:, None].astype(kind), out=total)
+                total += rows[column] * share
+            mixed[places] = total
         return mixed
