@@ -104,13 +104,16 @@ class Demo:
 
 
 def end_on_signals() -> None:
-    """Make SIGTERM and SIGHUP leave `with` blocks in order, as Ctrl-C does."""
+    """Make SIGTERM and SIGHUP leave `with` blocks in order, as Ctrl-C does; a second one does not disturb the first."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def leave(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
+    for each in signals:
+        signal.signal(each, leave)
 
 
 def main() -> int:
