@@ -160,6 +160,17 @@ def test_memory_is_known():
     assert [bench_machine.readable(n) for n in (12, 3_400, 5.6e6, 7.8e9)] == ["12 B", "3 kB", "6 MB", "7.8 GB"]
 
 
+def test_figures_from_a_busy_machine_say_so(run, tmp_path):
+    _, outputs = run
+    results = json.loads(outputs.json.read_text(encoding="utf-8"))
+    for load, warned in ((None, False), (0.1, False), (7.5, True)):
+        results["settings"]["load before"] = load
+        console = Console(record=True, width=200)
+        tell(results, Outputs(docs=tmp_path / "busy.md"), console)
+        for text in (console.export_text(), (tmp_path / "busy.md").read_text(encoding="utf-8")):
+            assert ("busy with other work (a load of 7.5" in text) is warned
+
+
 # The mathematics
 
 

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 import holdfast.bench_environment as environment
 from holdfast.bench_docs import draw, write
-from holdfast.bench_machine import describe
+from holdfast.bench_machine import busy, describe, load
 from holdfast.bench_measure import OWN, measure_shape
 from holdfast.bench_peers import PEERS, Peer
 from holdfast.bench_round import one_round
@@ -86,7 +86,10 @@ def bench(plan: Plan, outputs: Outputs, console: Console, *, peers: bool = False
 def measure_all(plan: Plan, console: Console, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Everything the plan asks for, as it goes into the JSON; kept after each part, for a run may take an hour."""
     results: dict[str, Any] = {
-        "settings": {"repeat": plan.repeat, "budget": plan.budget, "seed": plan.seed, "dtype": "float32"},
+        "settings": {
+            **{"repeat": plan.repeat, "budget": plan.budget, "seed": plan.seed},
+            **{"dtype": "float32", "load before": load()},
+        },
         "left out": environment.left_out(environment.folder()) if plan.peers else {},
         "shapes": [],
     }
@@ -116,6 +119,8 @@ def tell(results: dict[str, Any], outputs: Outputs, console: Console) -> None:
     """On the screen, and wherever else it shall go."""
     print_machine(console, results["environment"])
     print_results(console, results)
+    if warning := busy(results["settings"]["load before"]):
+        console.print(f"[yellow]{warning}[/yellow]")
     for name, reason in results["left out"].items():
         console.print(f"{name} was left out: {reason}", markup=False)
     _keep(outputs.json, results)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.bench_machine import busy
 from holdfast.bench_measure import OURS, YARDSTICK
 from holdfast.bench_peers import LIBRARIES
 from holdfast.bench_round import TARGET as FASTER
@@ -66,6 +67,8 @@ def write(results: Row, path: Path) -> None:
     settings = results["settings"]
     text = HEAD.format(**settings, machine=_machine(results["environment"]))
     text += f"\n![multiples of the mean, by rule and library](figures/{chart.name})\n"
+    if warning := busy(settings["load before"]):
+        text += f"\n**{warning}**\n"
     if results["left out"]:
         text += f"\nCould not be installed, and so are missing: {', '.join(results['left out'])}.\n"
     text += "".join(_shape(shape) for shape in results["shapes"])

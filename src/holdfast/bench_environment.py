@@ -71,8 +71,10 @@ def prepare(environment: Path, console: Console) -> None:
     present = _installed(python)
     problems: dict[str, str] = {}
     own = [need for need in importlib.metadata.requires("holdfast") or () if "extra ==" not in need]
-    if problem := _install(python, console, "holdfast", [(*own, "matplotlib>=3.8")], set()):
-        raise ValueError(f"what holdfast itself needs could not be installed: {problem}. Measure without --peers.")
+    with console.status("Looking for what holdfast itself needs"):
+        done = _pip(python, "install", "--quiet", *own, "matplotlib>=3.8")
+    if done.returncode:
+        raise ValueError(f"what holdfast needs could not be installed: {_last_line(done)}. Measure without --peers.")
     if "torch" not in present:
         problem = CPU_ONLY if _brings_cuda(python) else _install(python, console, "torch", [(TORCH,)], present)
         problems |= {"torch": problem} if problem else {}

@@ -11,9 +11,10 @@ from typing import Any
 
 from holdfast import __version__
 
-__all__ = ["available_memory", "describe", "readable"]
+__all__ = ["available_memory", "busy", "describe", "load", "readable"]
 
 THREAD_SETTINGS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "HOLDFAST_THREADS")
+QUIET = 0.5
 PACKAGES = ("numpy", "torch", "byzfl", "flwr", "geom-median", "torchjd")
 
 
@@ -28,6 +29,21 @@ def available_memory() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
+
+
+def load() -> float | None:
+    """Processes that wanted a core during the last minute; None where the system does not say."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except (AttributeError, OSError):
+        return None
+
+
+def busy(before: float | None) -> str:
+    """A warning where other work shared the machine; `before` is the load when the benchmark began."""
+    if before is None or before < QUIET:
+        return ""
+    return f"The machine was busy with other work (a load of {before:g} before the start): these figures are noisy."
 
 
 def describe() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from holdfast.show import print_table, table_of
 __all__ = ["best_of", "cell", "libraries_of", "print_machine", "print_results", "remarks", "rules_of", "title"]
 
 TITLES = {"certificate": "huber + certificate", "nearest_neighbour_mixing": "nearest_neighbour_mixing, trimmed_mean"}
+SHORT = {"certificate": "huber, certified", "nearest_neighbour_mixing": "mixing, trimmed"}  # for 80 columns
 WORDS = {"failed": "failed", "too large": "memory", "not installed": "-"}
 
 Row = Mapping[str, Any]
@@ -87,14 +88,16 @@ def print_results(console: Console, results: Row) -> None:
 def _print_shape(console: Console, shape: Row) -> None:
     libraries = libraries_of(shape)
     found = {(row["rule"], row["library"]): row for row in shape["rows"]}
-    table = table_of("rule", *libraries, numbers=tuple(libraries))
+    heads = [name.replace("geom-", "geom-\n").replace(" ", "\n") for name in libraries]
+    table = table_of("rule", *heads, numbers=tuple(heads))
+    table.columns[0].no_wrap, table.collapse_padding = True, True  # to fit into 80 columns
     for rule in rules_of(shape):
         fastest = best_of(shape, rule)
-        cells = [cell(found.get((rule, library))) for library in libraries]
+        cells = [cell(found.get((rule, library))).replace(" (once)", "*") for library in libraries]
         bold = [
             f"[bold]{text}[/bold]" if name == fastest else text for name, text in zip(libraries, cells, strict=True)
         ]
-        table.add_row(title(rule), *bold)
+        table.add_row(SHORT.get(rule, rule), *bold)
     mean = 1000 * found[YARDSTICK, "NumPy"]["best"]
     heading = f"{shape['m']} clients x {shape['d']:,} numbers, {shape['f']} lie; in units of {YARDSTICK}, {mean:.1f} ms"
     print_table(console, heading, table)
