@@ -23,7 +23,7 @@ __all__ = ["OURS", "OWN", "YARDSTICK", "clients", "liars", "measure", "measure_s
 OURS, YARDSTICK = "holdfast", "X.mean(0)"
 SHIFT = 2.0  # of a liar, in every column, in standard deviations of the honest
 PAUSE = 0.02  # seconds before a call, for other libraries' threads to stop spinning
-USABLE = 0.9  # of the memory that is available: what a peer may take
+USABLE = 0.6  # of the memory that is available: what a peer may take
 
 Array = NDArray[np.float32]
 Watch = Callable[[str], None]
