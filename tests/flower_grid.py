@@ -79,6 +79,8 @@ class LocalGrid(Grid):
     def get_node_ids(self):
         return list(self.nodes)
 
+    # Grid demands these; the strategy must live without them, and a test that meets one should fail.
+
     def set_run(self, run):
         raise NotImplementedError
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 
 import oracles
 from holdfast import aggregate, thresholds
+from holdfast.selection import krum_scores
 
 SHAPES = [(7, 1), (8, 3), (15, 5), (24, 40), (40, 11), (60, 200)]
 
@@ -205,3 +206,30 @@ def test_from_theory_gives_the_theorems_thresholds():
     assert three(np.zeros(20), n) == pytest.approx(bounds.thresholds_theorem_3(het, epsilon=0.2, samples=n))
     with pytest.raises(ValueError, match="theorem must be 1, 2 or 3"):
         thresholds.from_theory(1.0, 5, 20_000, 0.05, theorem=4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 6), st.integers(0, 12), st.sampled_from([1.0, 1e20]), st.booleans(), st.integers(0, 2**32))
+def test_bulyan_chooses_whom_krum_chooses_again_and_again(f, more, far, together, seed):
+    m = 4 * f + 3 + more
+    X = np.random.default_rng(seed).standard_normal((m, 3))
+    X[:f] *= far
+    if together and f:
+        X[:f] = X[0]
+    squares = ((X[:, None] - X) ** 2).sum(axis=2)
+    rest = list(range(m))
+    for _ in range(m - 2 * f):
+        rest.pop(int(np.argmin(krum_scores(squares[np.ix_(rest, rest)], f))))
+    assert aggregate(X, "bulyan", f=f).clients.with_status("dropped") == rest
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whoever_is_next_to_krums_choice_is_measured_finely(seed):
+    """Squares from a Gram matrix in float32 would be off by more than the distance itself."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((20, 3000), dtype=np.float32)
+    chosen = int(aggregate(X, "krum(f=3)").weights.argmax())
+    X[chosen - 1] = X[chosen] + 1e-4 * rng.standard_normal(3000, dtype=np.float32)
+    result = aggregate(X, "krum(f=3)")
+    expected = np.linalg.norm(X.astype(np.float64) - result.value, axis=1)
+    np.testing.assert_allclose(result.clients.distances, expected, rtol=1e-3)

@@ -443,3 +443,16 @@ def test_bar(patience, shown):
         for _ in range(15):
             on_read(10)
     assert ("reading, time 2" in screen.getvalue()) == shown
+
+
+@pytest.mark.parametrize(
+    ("rule", "most"), [("huber", 2.1), ("krum(f=2)", 1.2), ("median", 1.0), ("trimmed_mean(f=2)", 1.0)]
+)
+def test_files_are_read_as_seldom_as_promised(tmp_path, rule, most):
+    """A pass each to learn and to verify; a sample of the columns, and the rows Krum chooses, come on top."""
+    rows = honest_updates(20, 50_000).astype(np.float32)
+    store(tmp_path, rows)
+    told = []
+    result = aggregate(open_updates(tmp_path, on_read=told.append), rule)
+    assert sum(told) <= most * rows.nbytes
+    np.testing.assert_allclose(result.value, aggregate(rows, rule).value, atol=1e-5)

@@ -120,9 +120,8 @@ class RobustStrategy(FedAvg):
                 f"checkpoint {self.checkpoint} already holds round {saved.round} of a run. Call resume(...) to go on with "
                 "it; or delete it, or name another folder."
             )
-        self._state, self._silence = State(Model.of(initial_arrays)), f"no reply within {timeout:g} s"
         plan = Plan(grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn, self._close)
-        return run(self, self._state, plan)
+        return self._run(State(Model.of(initial_arrays)), plan)
 
     def resume(
         self,
@@ -160,8 +159,11 @@ class RobustStrategy(FedAvg):
             done=state.round,
         )
         flower_log.info("Resuming run %s after round %d", state.run, state.round)
-        self._state, self._silence = state, f"no reply within {timeout:g} s"
         plan = Plan(grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn, self._close)
+        return self._run(state, plan)
+
+    def _run(self, state: State, plan: Plan) -> Result:
+        self._state, self._silence = state, f"no reply within {plan.timeout:g} s"
         return run(self, state, plan)
 
     # The parts of a round, as Flower calls them. In a loop of your own they work too; audit and checkpoint are `start`'s.

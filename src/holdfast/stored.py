@@ -27,9 +27,7 @@ CODES = {
 }
 """The dtypes of .safetensors that we read, in NumPy's codes."""
 
-LONGEST_HEADER = (
-    2**22
-)  # bytes: tens of thousands of arrays. More would cost memory before anything is known of a client
+LONGEST_HEADER = 2**22  # bytes: tens of thousands of arrays. More would cost memory before a client is known
 MOST_AXES, LONGEST_AXIS = 32, 2**48  # beyond these NumPy has no arrays
 KINDS = (".npy", ".safetensors")
 

@@ -50,10 +50,9 @@ class Survey:
                 return None, False
             self._row = np.empty(updates.d)
             return surveying(rule, self._row), True
-        distant = (
-            updates.on_disk and self.stages[-1] not in NO_DISTANCES
-        )  # then another look costs more than all products
-        self._gram = distant or any(stage in PAIRWISE for stage in self.stages)
+        # From the disk, another look would cost more than all products.
+        saves = updates.on_disk and self.stages[-1] not in NO_DISTANCES
+        self._gram = saves or any(stage in PAIRWISE for stage in self.stages)
         return (gram_kernel(central_client(updates)), False) if self._gram else (None, False)
 
     def geometry(self, admission: Admission, start: Vector | None) -> Geometry:

@@ -145,8 +145,9 @@ class Updates:
     @property
     def _views(self) -> bool:
         """Whether blocks are views of one array, so that none of them costs memory."""
-        one = len(self.sources) == 1 and hasattr(self.sources[0].rows, "dtype") and self.clients is None
-        return one and not (self.wide or self.base or self.mixture)
+        source, *others = self.sources
+        as_it_is = isinstance(source.rows, np.ndarray) and source.rows.dtype == source.dtype and self.clients is None
+        return as_it_is and not (others or self.wide or self.base or self.mixture)
 
     def spans(self, tile: int = TILE) -> list[tuple[int, int]]:
         """Column ranges to read at once: small arrays of one dtype together, large ones in parts of whole tiles."""
