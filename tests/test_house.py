@@ -54,6 +54,8 @@ LAYERS = [
     *MATHEMATICS,
     "__init__",
     # the federated world
+    "knowledge",
+    "probes",
     "attacks",
     "partition",
     "datasets",

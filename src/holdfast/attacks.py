@@ -6,15 +6,13 @@ one repeated row, and modifies nothing. No attack at all is f = 0.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.checks import integer, positive, require
+from holdfast.knowledge import Floats, Knowledge
+from holdfast.probes import krum_probe, pair_distances
 
 __all__ = [
     "ATTACKS",
@@ -32,75 +30,6 @@ __all__ = [
     "sign_flip",
     "trimmed_mean_attack",
 ]
-
-Floats = NDArray[np.floating[Any]]
-Doubles = NDArray[np.float64]
-
-COLUMNS = 1024  # worked on at a time where clients are compared in pairs
-
-
-@dataclass(frozen=True, eq=False)
-class Knowledge:
-    """All an adversary may know in one round.
-
-    honest      (m, d) what all m clients would send if none lied; the Byzantine ones too
-    byzantine   (m,) true for the clients that lie
-    rng         where the attack's chance comes from
-    thresholds  (m,) the T_i of the server's Huber rule (with an automatic one: those it would compute from `honest`)
-
-    >>> honest = np.array([[1.0, -2.0], [3.0, -2.0], [2.0, -5.0]])
-    >>> knowledge = Knowledge(honest, np.array([False, True, False]), np.random.default_rng(0))
-    >>> sign_flip(knowledge)
-    array([[-3.,  2.]])
-    >>> trimmed_mean_attack(knowledge)
-    array([[ 1., -2.]])
-    """
-
-    honest: Floats
-    byzantine: NDArray[np.bool_]
-    rng: np.random.Generator
-    thresholds: Floats | None = None
-
-    def __post_init__(self) -> None:
-        shape, m = self.honest.shape, len(self.honest)
-        is_matrix = len(shape) == 2 and self.honest.dtype.kind == "f"
-        remedy = "Stack the updates: np.stack(updates)."
-        require(is_matrix, "honest", needs="(m, d) floats", remedy=remedy, shape=shape, dtype=self.honest.dtype)
-        # Client numbers in place of a mask would index without complaint, and lie about who lies.
-        mask, remedy = self.byzantine, "From client numbers: np.isin(np.arange(m), numbers)."
-        is_mask = mask.shape == (m,) and mask.dtype == np.bool_
-        require(is_mask, "byzantine", needs=f"shape ({m},), bool", remedy=remedy, shape=mask.shape, dtype=mask.dtype)
-        if self.thresholds is not None:
-            shape, remedy = self.thresholds.shape, "One T for all clients: np.full(m, T)."
-            require(shape == (m,), "thresholds", needs=f"shape ({m},)", remedy=remedy, shape=shape)
-
-    @property
-    def m(self) -> int:
-        return len(self.honest)
-
-    @property
-    def f(self) -> int:
-        """How many lie; the paper's q."""
-        return int(np.count_nonzero(self.byzantine))
-
-    @property
-    def benign(self) -> Floats:
-        """(m - f, d) what the truthful clients send; a copy."""
-        return self.honest[~self.byzantine]
-
-    @cached_property
-    def mean(self) -> Floats:
-        """g_0 = (1/m) sum_i G_i over all m clients, the Byzantine ones' honest gradients among them."""
-        # A product runs at twice the speed of mean(); a sum first and one division keep an exact 0 an exact 0.
-        total: Floats = np.ones(self.m, self.honest.dtype) @ self.honest
-        return total / self.honest.dtype.type(self.m)
-
-    @cached_property
-    def sign(self) -> Floats:
-        """s = sign(g_0), with sign(0) = 0."""
-        sign: Floats = np.sign(self.mean)
-        return sign
-
 
 Attack = Callable[..., Floats]
 
@@ -122,7 +51,7 @@ def krum_attack(knowledge: Knowledge, *, start: float = 1.0, stop: float = 1e-4)
     start, stop = positive(start, "krum_attack's start"), positive(stop, "krum_attack's stop")
     if f == 0:
         return knowledge.honest[:0]
-    krum_chooses_liar = _krum_probe(knowledge)
+    krum_chooses_liar = krum_probe(knowledge)
     step = start
     while step >= stop and not krum_chooses_liar(step):
         step /= 2
@@ -199,7 +128,7 @@ def min_max(knowledge: Knowledge) -> Floats:
     Shejwalkar & Houmansadr 2021, who search for gamma; each i asks for a root of a quadratic, and the least one rules.
     """
     centre, deviation, _ = _cloud(knowledge)
-    square, among, along = _distances(knowledge, centre, deviation)
+    square, among, along = pair_distances(knowledge, centre, deviation)
     length = float(np.sum(deviation**2, dtype=np.float64))
     if length == 0:  # all truthful clients agree: there is no room, and no direction
         return _to_all(centre, knowledge)
@@ -245,35 +174,6 @@ def _to_all(row: Floats, knowledge: Knowledge) -> Floats:
     return np.broadcast_to(row, (knowledge.f, row.size))
 
 
-def _krum_probe(knowledge: Knowledge) -> Callable[[float], bool]:
-    """Whether Krum chooses a liar when all f of them sit at g_0 - lambda s, as a function of lambda.
-
-    With Y_i = G_i - g_0, the squared distance of honest client i to the liars is |Y_i|^2 + 2 lambda <Y_i, s> +
-    lambda^2 |s|^2: three numbers per client. Liars are at distance 0 of each other, and the distances among honest
-    clients do not depend on lambda, so one product of (m - f)^2 d serves every lambda.
-    """
-    m, f, k = knowledge.m, knowledge.f, knowledge.m - knowledge.f - 2
-    square, among, along = _distances(knowledge, knowledge.mean, knowledge.sign)
-    nonzero = np.count_nonzero(knowledge.sign)
-
-    np.fill_diagonal(among, np.inf)
-    among = np.sort(among, axis=1)[:, :-1]
-    nearest_sums = np.concatenate([np.zeros((m - f, 1)), np.cumsum(among, axis=1)], axis=1)
-
-    def chooses_liar(step: float) -> bool:
-        to_liars = square + 2 * step * along + step**2 * nonzero
-        # The k nearest of an honest client: those honest ones that are nearer than the liars, then up to f liars,
-        # then more honest ones. Only the number of liars among them matters, since honest ones come in order.
-        nearer = np.minimum((among <= to_liars[:, None]).sum(axis=1), k)
-        liars = np.minimum(f, k - nearer)
-        scores = np.empty(m)
-        scores[~knowledge.byzantine] = nearest_sums[np.arange(m - f), k - liars] + liars * to_liars
-        scores[knowledge.byzantine] = np.sort(to_liars)[: max(k - (f - 1), 0)].sum()
-        return bool(knowledge.byzantine[scores.argmin()])
-
-    return chooses_liar
-
-
 def _cloud(knowledge: Knowledge) -> tuple[Floats, Floats, Floats]:
     """Mean and deviation of the truthful, and each one's difference to the mean."""
     centred = knowledge.benign
@@ -281,19 +181,3 @@ def _cloud(knowledge: Knowledge) -> tuple[Floats, Floats, Floats]:
     centred -= centre
     deviation: Floats = np.sqrt(np.einsum("ij,ij->j", centred, centred) / len(centred))
     return centre, deviation, centred
-
-
-def _distances(knowledge: Knowledge, centre: Floats, direction: Floats) -> tuple[Doubles, Doubles, Doubles]:
-    """|Y_i|^2, |Y_i - Y_j|^2 and <Y_i, direction> of the truthful, Y_i = G_i - centre."""
-    truthful, d = np.flatnonzero(~knowledge.byzantine), len(centre)
-    for kind in (knowledge.honest.dtype, np.float64):
-        gram, along = np.zeros((len(truthful),) * 2), np.zeros(len(truthful))
-        with np.errstate(over="ignore", invalid="ignore"):  # single precision overflows beyond 1e19; then float64
-            for part in (slice(a, a + COLUMNS) for a in range(0, d, COLUMNS)):
-                centred = (knowledge.honest[truthful, part] - centre[part]).astype(kind, copy=False)
-                gram += centred @ centred.T
-                along += centred @ direction[part]
-        if np.isfinite(gram).all():
-            break
-    square = gram.diagonal().copy()
-    return square, np.maximum(square[:, None] + square - 2 * gram, 0), along

@@ -1,0 +1,126 @@
+"""What an adversary finds out about pairs of truthful clients before it decides where to stand."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.knowledge import Floats, Knowledge
+
+__all__ = ["krum_probe", "pair_distances"]
+
+Doubles = NDArray[np.float64]
+
+COLUMNS = 1024  # worked on at a time where clients are compared in pairs
+SURE = 1e-3  # what rounding could not do to a score
+SOME, ENERGIES = 32, (0.6, 0.85, 0.95, 0.99)  # clients to see where they differ; shares of that, which few columns hold
+
+
+def krum_probe(knowledge: Knowledge) -> Callable[[float], bool]:
+    """Whether Krum chooses a liar when all f of them sit at g_0 - lambda s, as a function of lambda.
+
+    With Y_i = G_i - g_0, the squared distance of honest client i to the liars is |Y_i|^2 + 2 lambda <Y_i, s> +
+    lambda^2 |s|^2: three numbers per client, which make the liars' score. Liars are at distance 0 of each other.
+    Most lambdas are decided by bounds on the honest scores: from above by the sum of a client's distances to all honest
+    ones, which takes no pairs; from both sides by distances over some of the columns.
+    """
+    m, f, k = knowledge.m, knowledge.f, knowledge.m - knowledge.f - 2
+    square, along, sums = _around_mean(knowledge)
+    nonzero = np.count_nonzero(knowledge.sign)
+    growing, grown = _growing_distances(knowledge, square), list[tuple[Doubles, Doubles]]()
+
+    def nearest() -> Iterator[tuple[Doubles, Doubles]]:
+        yield from grown
+        for found in growing:
+            grown.append(found)
+            yield found
+
+    def chooses_liar(step: float) -> bool:
+        to_liars = square + 2 * step * along + step**2 * nonzero
+        liar = np.sort(to_liars)[: max(k - (f - 1), 0)].sum()
+        met, mean = min(f, k), sums / (m - f - 1)
+        if liar > (1 + SURE) * np.minimum(k * mean, met * to_liars + (k - met) * mean).min():
+            return False
+        scores = np.full(m, liar)
+        for among, nearest_sums in nearest():
+            # The k nearest of an honest client: those honest ones that are nearer than the liars, then up to f liars,
+            # then more honest ones. Only the number of liars among them matters, since honest ones come in order.
+            nearer = np.minimum((among <= to_liars[:, None]).sum(axis=1), k)
+            liars = np.minimum(f, k - nearer)
+            scores[~knowledge.byzantine] = nearest_sums[np.arange(m - f), k - liars] + liars * to_liars
+            at_least = scores[~knowledge.byzantine]
+            at_most = at_least + np.maximum(sums - nearest_sums[:, -1], 0)  # the columns not seen, of all honest ones
+            if liar < (1 - SURE) * at_least.min():
+                return True
+            if liar > (1 + SURE) * at_most.min():
+                return False
+        return bool(knowledge.byzantine[scores.argmin()])
+
+    return chooses_liar
+
+
+def _around_mean(knowledge: Knowledge) -> tuple[Doubles, Doubles, Doubles]:
+    """|Y_i|^2, <Y_i, s> and sum_j |Y_i - Y_j|^2 of the truthful, Y_i = G_i - g_0; the last within rounding."""
+    truthful = ~knowledge.byzantine
+    for kind in (knowledge.honest.dtype, np.float64):
+        found, chosen = np.zeros((3, knowledge.m)), truthful.astype(kind)
+        with np.errstate(over="ignore", invalid="ignore"):  # single precision overflows beyond 1e19; then float64
+            for part in _parts(knowledge):
+                centred = (knowledge.honest[:, part] - knowledge.mean[part]).astype(kind, copy=False)
+                found[0] += np.vecdot(centred, centred)
+                found[1] += centred @ knowledge.sign[part]
+                found[2] += centred @ (chosen @ centred)
+        if np.isfinite(found).all():
+            break
+    square, along, with_all = found[:, truthful]
+    return square, along, np.maximum(len(square) * square + square.sum() - 2 * with_all, 0)
+
+
+def _growing_distances(knowledge: Knowledge, square: Doubles) -> Iterator[tuple[Doubles, Doubles]]:
+    """|Y_i - Y_j|^2 among the truthful in rising order for each i, and the sums of the first so many: over few columns in
+    which they differ most, then over more, at last over all.
+    """
+    truthful, kind = np.flatnonzero(~knowledge.byzantine), knowledge.honest.dtype
+    kind = kind if square.max() < np.finfo(kind).max / 8 else np.dtype(np.float64)
+    some = (knowledge.honest[truthful[:SOME]] - knowledge.mean).astype(kind, copy=False)
+    energy = np.square(some).sum(axis=0, dtype=np.float64)
+    order = energy.argsort()[::-1]
+    energy = energy[order].cumsum()
+    ends = np.searchsorted(energy, np.array(ENERGIES) * energy[-1])
+    gram = np.zeros((len(truthful),) * 2)
+    for columns in np.split(order, ends):
+        columns.sort()
+        for a in range(0, len(columns), 2 * COLUMNS):
+            part = columns[a : a + 2 * COLUMNS]
+            rows = knowledge.honest.take(part, axis=1)[truthful]  # both at once, by np.ix_, takes three times as long
+            centred = (rows - knowledge.mean[part]).astype(kind, copy=False)
+            gram += centred @ centred.T
+        among = _pairs(gram)
+        np.fill_diagonal(among, np.inf)
+        among = np.sort(among, axis=1)[:, :-1]
+        yield among, np.concatenate([np.zeros((len(truthful), 1)), np.cumsum(among, axis=1)], axis=1)
+
+
+def pair_distances(knowledge: Knowledge, centre: Floats, direction: Floats) -> tuple[Doubles, Doubles, Doubles]:
+    """|Y_i|^2, |Y_i - Y_j|^2 and <Y_i, direction> of the truthful, Y_i = G_i - centre."""
+    truthful = np.flatnonzero(~knowledge.byzantine)
+    for kind in (knowledge.honest.dtype, np.float64):
+        gram, along = np.zeros((len(truthful),) * 2), np.zeros(len(truthful))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in _parts(knowledge):
+                centred = (knowledge.honest[truthful, part] - centre[part]).astype(kind, copy=False)
+                gram += centred @ centred.T
+                along += centred @ direction[part]
+        if np.isfinite(gram).all():
+            break
+    return gram.diagonal().copy(), _pairs(gram), along
+
+
+def _pairs(gram: Doubles) -> Doubles:
+    """|Y_i - Y_j|^2 from <Y_i, Y_j>."""
+    square = gram.diagonal()
+    return np.maximum(square[:, None] + square - 2 * gram, 0)
+
+
+def _parts(knowledge: Knowledge) -> list[slice]:
+    return [slice(a, a + COLUMNS) for a in range(0, knowledge.honest.shape[1], COLUMNS)]
