@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 import oracles
 from holdfast import certificate
 from holdfast.certificate import ANGLES, Certificate, top_eigenvalue
+from holdfast.gram import residuals
+from holdfast.sources import Source
+from holdfast.updates import Updates
 
 KINDS = ("honest", "cluster", "far", "near", "two sides")
 
@@ -364,3 +367,25 @@ def test_f_below_zero_is_an_error_and_numpy_integers_are_integers():
 def test_numbers_that_cannot_be_are_errors(changes, message):
     with pytest.raises(ValueError, match=message):
         ordinary(**changes)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+@pytest.mark.parametrize("width", [7, 1024, 5000])
+@pytest.mark.parametrize("scale", [1.0, 1e-25])
+def test_residuals_in_single_precision_are_off_by_no_more_than_they_say(width, offset, scale):
+    """Rows without a sign, whose sums round one way, and rows that share nothing."""
+    rng = np.random.default_rng(width)
+    X = rng.standard_normal((30, width))
+    X[:15] = np.abs(X[:15])
+    X = ((X + offset) * scale).astype(np.float32)
+    place = X.mean(axis=0, dtype=np.float64)
+    read = Updates((Source.of(X, width),), 30)
+    found = residuals(read, place, np.linalg.norm(X - place, axis=1))
+    used = place if found.error < 1e-9 else place.astype(np.float32)
+    exact = X.astype(np.float64) - used
+    lengths = np.linalg.norm(exact, axis=1)
+    cosines = exact @ exact.T / lengths[:, None] / lengths
+    off = np.abs(found.products / found.lengths[:, None] / found.lengths - cosines).max()
+    assert off <= found.error < 1e-3
+    assert scale == 1 or found.error < 1e-9, "float32 would underflow"
+    np.testing.assert_allclose(found.lengths, lengths, rtol=2e-6)

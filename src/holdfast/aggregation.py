@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from holdfast.arrays import Vector, length
 from holdfast.certificate import Certificate, top_eigenvalue
 from holdfast.geometry import Geometry, Weights
+from holdfast.gram import SQUARE_RUN, residuals
 from holdfast.solver import Solved
 
 __all__ = ["Aggregation", "Client", "Clients", "Proof"]
 
 COLUMNS = ("client", "status", "weight", "distance", "threshold", "samples", "reason")
-GRAM_ERROR = 2.0**-32  # of a cosine: sums of up to 2**20 products in float64 are off by 2**-33 at the very most
 SHOWN = 40  # rows of a printed table, half from each end
 
 
@@ -122,10 +122,10 @@ class Proof:
     solved: Solved
 
     def certificate(self) -> Certificate:
-        """From residuals in float64, whatever the updates are in: a proof must not rest on float32 sums."""
+        """From the residuals, and all that rounding can have done to them."""
         geometry, shares = self.geometry, self.geometry.shares
-        gram = geometry.widened().gram_around(self.value)
-        norms = np.sqrt(gram.diagonal())
+        found = residuals(geometry.updates, self.value, self.distances)
+        norms = found.lengths
         rounding = geometry.resolution * length(self.value)
         if not np.allclose(norms, self.distances, rtol=1e-3, atol=32 * rounding):
             raise RuntimeError(
@@ -134,13 +134,14 @@ class Proof:
             )
         distances = np.where(self.distances > 0, norms, 0.0)
         inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=distances > 0)
-        cosines = gram * inverse[:, None] * inverse
+        cosines = found.products * inverse[:, None] * inverse
         assert self.solved.thresholds is not None
         thresholds = self.solved.thresholds
         # What rounding did: to the force of each client, which is its distance or its threshold, and to the value.
         forces, before = np.minimum(distances, thresholds), np.minimum(self.distances, thresholds)
-        off = float(shares @ np.abs(forces - before)) + rounding * float(shares.sum())
-        eigenvalue = top_eigenvalue(cosines, shares * forces, error=GRAM_ERROR)
+        doubt = geometry.resolution * SQUARE_RUN  # of the lengths
+        off = float(shares @ (np.abs(forces - before) + doubt * forces)) + rounding * float(shares.sum())
+        eigenvalue = top_eigenvalue(cosines, shares * forces, error=found.error)
         slack = self.solved.stationarity + off
         return Certificate(
             samples=geometry.shares,

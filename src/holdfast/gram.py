@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from holdfast.arrays import Vector
 from holdfast.updates import Block, Kernel, Updates
 
-__all__ = ["Gram", "central_client", "gram_kernel"]
+__all__ = ["Gram", "Residuals", "central_client", "gram_kernel", "residuals"]
 
 CENTRAL_COLUMNS = 256
+RUN, SQUARE_RUN = 1024, 32  # products, and squares, to add up in float32 before float64 goes on
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,3 +68,48 @@ def gram_kernel(client: int) -> Kernel[Block]:
         return (residual @ residual.T).reshape(-1)
 
     return kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """Of X_i - place, all pairs: products, lengths, and by how much their quotients, the cosines, can be off at most."""
+
+    products: NDArray[np.float64]
+    lengths: Vector
+    error: float
+
+
+def residuals(updates: Updates, place: Vector, distances: Vector) -> Residuals:
+    """With a proven error, however the sums of a run are ordered: n products are off by n roundings of |x| |y| at most.
+
+    `distances` are about the lengths: where float32 would underflow, float64 is read. The place is rounded as the updates are.
+    """
+    some = distances[distances > 0]
+    if len(some) and np.square(some.min()) < updates.d * 2.0**-80:
+        updates = replace(updates, wide=True)
+    m = updates.m
+
+    def kernel(block: Block, at: slice, scratch: Block) -> Vector:
+        residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
+        products, squares = np.zeros((m, m)), np.zeros(m)
+        for part, run in _runs(residual, RUN):
+            products += np.matmul(part, part.transpose(0, 2, 1)).sum(axis=0, dtype=np.float64)
+            for piece, _ in _runs(residual[:, run], SQUARE_RUN):
+                squares += np.vecdot(piece, piece).sum(axis=0, dtype=np.float64)
+        return np.append(products.reshape(-1), squares)
+
+    found = updates.sum(kernel, tile=updates.long_tile)
+    single = not updates.wide and any(source.dtype is np.float32 for source in updates.sources)
+    # 64 more for the lengths, which are off by half of SQUARE_RUN each, for rounding the differences and for the sums.
+    error = (RUN + 64) * float(np.finfo(np.float32 if single else np.float64).eps)
+    return Residuals(found[: m * m].reshape(m, m), np.sqrt(found[m * m :]), error)
+
+
+def _runs(block: Block, length: int) -> Iterator[tuple[Block, slice]]:
+    """(runs, m, length) views of the block's columns, and the columns that do not fill one."""
+    m, width = block.shape
+    whole = width - width % length
+    if whole:
+        yield block[:, :whole].reshape(m, -1, length).transpose(1, 0, 2), slice(0, whole)
+    if whole < width:
+        yield block[None, :, whole:], slice(whole, width)

@@ -80,10 +80,13 @@ def heterogeneous(
 
 @lru_cache(maxsize=1)
 def _images(load: Callable[[], datasets.Images]) -> datasets.Images:
-    """With the training images in bytes, as Shards read them fastest."""
+    """In bytes, as tasks read them fastest."""
     images = load()
-    pixels = np.rint(255 * images.train.inputs).astype(np.uint8)
-    return replace(images, train=datasets.Samples(pixels, images.train.targets))
+    return replace(images, train=_in_bytes(images.train), test=_in_bytes(images.test))
+
+
+def _in_bytes(samples: datasets.Samples) -> datasets.Samples:
+    return replace(samples, inputs=np.rint(255 * samples.inputs).astype(np.uint8))
 
 
 def _classification(
