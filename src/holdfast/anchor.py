@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 
 from holdfast.arrays import Vector
-from holdfast.updates import Block, products
 
 __all__ = ["Anchor"]
 
@@ -26,15 +25,12 @@ class Anchor:
         """At least |X_i|."""
         return self.length + self.distances
 
-    def products(self, block: Block, at: slice, middle: Block) -> Vector:
-        """Of every client with the way from here to `middle`, of this place with it, of it with itself; columns `at`."""
-        if self.place is None:
-            return products(block, middle.astype(block.dtype, copy=False))
-        here = self.place[at]
-        return products(block, (middle - here).astype(block.dtype), here)
+    def at(self, columns: slice) -> Vector | None:
+        """The place in these columns."""
+        return None if self.place is None else self.place[columns]
 
     def distances_by(self, found: Vector, resolution: float) -> Vector | None:
-        """The distances to where `products` led, over all columns; None where too many digits would be lost.
+        """The distances to where products led, over all columns; None where too many digits would be lost.
 
         |X_i - r - delta|^2 = |X_i - r|^2 - 2 <X_i - r, delta> + |delta|^2.
         """

@@ -14,7 +14,7 @@ from holdfast.arrays import Vector, length, lengths
 from holdfast.columns import Columnwise
 from holdfast.gram import Gram
 from holdfast.mixture import Mixture
-from holdfast.updates import WIDE_TILE, Block, Updates
+from holdfast.updates import Block, Updates
 
 __all__ = ["Geometry", "Matrix", "Measurement", "Weights", "normalised"]
 
@@ -147,20 +147,12 @@ class Geometry:
         anchor = self._anchor
         if anchor is None:
             return None, None
-        rows = weights if pulls is None else np.stack([weights, pulls])
+        rows, sweeps = np.stack([weights] if pulls is None else [weights, pulls]), self.updates.sweeps
 
         def kernel(block: Block, at: slice, _: Block) -> Vector:
-            sums = rows.astype(block.dtype) @ block
-            middle = sums if pulls is None else sums[0]
-            if centre is not None:
-                centre[at] = middle
-            found = anchor.products(block, at, middle)
-            if pulls is None:
-                return found
-            force = sums[1] - block.dtype.type(pulls.sum()) * middle
-            return np.append(found, np.dot(force, force))
+            return sweeps.sweep(block, rows, anchor.at(at), None if centre is None else centre[at])
 
-        found = self.updates.sum(kernel, tile=WIDE_TILE)
+        found = self.updates.sum(kernel, tile=sweeps.tile, threads=sweeps.threads)
         distances = anchor.distances_by(found[: self.m + 2], self.resolution)
         return distances, None if pulls is None else float(np.sqrt(found[-1])) + self.blur(pulls)
 
@@ -200,13 +192,15 @@ class Geometry:
         """|X_i - place| of every client; `found` are the products with it, where they are known."""
         anchor = self._anchor
         if anchor is not None:
+            sweeps = self.updates.sweeps
 
             def product(block: Block, at: slice, _: Block) -> Vector:
-                return anchor.products(block, at, place[at])
+                here = anchor.at(at)
+                way = place[at] if here is None else place[at] - here
+                return sweeps.products(block, way.astype(block.dtype), here)
 
-            distances = anchor.distances_by(
-                self.updates.sum(product, tile=WIDE_TILE) if found is None else found, self.resolution
-            )
+            found = self.updates.sum(product, tile=sweeps.tile, threads=sweeps.threads) if found is None else found
+            distances = anchor.distances_by(found, self.resolution)
             if distances is not None:
                 return distances
 

@@ -18,11 +18,13 @@ from holdfast.arrays import Vector
 from holdfast.columns import surveying
 from holdfast.geometry import Geometry
 from holdfast.gram import Gram, central_client, gram_kernel
+from holdfast.sweeps import ENOUGH
 from holdfast.updates import Block, Kernel, Updates
 
 __all__ = ["Survey"]
 
 COLUMN_RULES = (rules.median, rules.trimmed_mean, rules.mean_around_median)
+FEW = 32  # clients: below, all pairs of them cost less than the passes of a solve
 NO_DISTANCES = (rules.mean, rules.centered_clipping)
 PAIRWISE = (
     *(selection.krum, selection.multi_krum, selection.bulyan, selection.spectral_filter),
@@ -50,8 +52,9 @@ class Survey:
                 return None, False
             self._row = np.empty(updates.d)
             return surveying(rule, self._row), True
-        # From the disk, another look would cost more than all products.
-        saves = updates.on_disk and self.stages[-1] not in NO_DISTANCES
+        # From the disk, another look would cost more than all products; few clients have few products.
+        few = updates.m <= FEW and updates.m * updates.d >= ENOUGH and self.stages[-1] not in COLUMN_RULES
+        saves = (updates.on_disk or few) and self.stages[-1] not in NO_DISTANCES
         self._gram = saves or any(stage in PAIRWISE for stage in self.stages)
         return (gram_kernel(central_client(updates)), False) if self._gram else (None, False)
 

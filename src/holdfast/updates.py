@@ -7,9 +7,7 @@ the same input gives the same bits.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -17,32 +15,26 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.crew import shared
+from holdfast.crew import threads as threads_to_use
 from holdfast.mixture import Block, Mixture
 from holdfast.sources import Source
+from holdfast.sweeps import Sweeps, sweeps_for
 
-__all__ = ["Block", "Kernel", "Updates", "out_of_reach", "products"]
+__all__ = ["Block", "Kernel", "Updates", "out_of_reach"]
 
 Result = TypeVar("Result")
 Kernel = Callable[[Block, slice, Block], Result]
 """(block of m rows, its columns in the whole, scratch of the block's size as a flat array) -> anything."""
 
 TILE = 2**18  # numbers handed to a kernel that makes as many of its own: both stay in a core's cache
-WIDE_TILE = 2**19  # to one that makes no more than products: longer runs of every row are read faster
 SLAB = 2**20  # gathered at once where clients came as a list: fewer, longer copies
 WHOLE = 2**24  # to a kernel that looks at every number once
 STORED = 2**28  # bytes gathered at once, by all threads, where they came as files: from 500 of them 256 KiB a time
 SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
 DOUBLE_ROOM = 400  # and float64 numbers within 2**+-400
-RUN = 1024  # squares to add up as they are read
+LINE = 64  # columns: whole cache lines
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
-
-
-def _threads() -> int:
-    """Threads to read with: $HOLDFAST_THREADS, or one per core this process may use."""
-    given = os.environ.get("HOLDFAST_THREADS", "")
-    if given.isdigit():
-        return max(int(given), 1)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,12 @@ class Updates:
         if not self.on_disk:
             return SLAB
         narrow = self.mixture is None and not self.wide and all(source.dtype is np.float32 for source in self.sources)
-        return STORED // _threads() // (4 if narrow else 16)  # to widen or to mix takes copies
+        return STORED // threads_to_use() // (4 if narrow else 16)  # to widen or to mix takes copies
+
+    @property
+    def sweeps(self) -> Sweeps:
+        """How to look at blocks of so much data."""
+        return sweeps_for(self.m * self.d)
 
     def materialised(self) -> Updates:
         """The rows as one array, for mixtures that will be read many times."""
@@ -152,7 +149,11 @@ class Updates:
     def spans(self, tile: int = TILE) -> list[tuple[int, int]]:
         """Column ranges to read at once: small arrays of one dtype together, large ones in parts of whole tiles."""
         width = self._width(tile)
-        width *= 1 if self._views else max(self._slab // (width * self._rows), 1)
+        if self._views:  # an even number of equal parts: two threads then end together
+            pairs = -(-self.d // (2 * width))
+            width = -(-self.d // (2 * pairs * LINE)) * LINE if pairs > 1 else width
+        else:
+            width *= max(self._slab // (width * self._rows), 1)
         cuts, offset, previous = [0], 0, None
         for source in self.sources:
             if previous is not None and source.dtype is not previous:
@@ -176,14 +177,13 @@ class Updates:
                 out.append(kernel(part, slice(span[0] + a, span[0] + a + part.shape[1]), scratch[: part.size]))
             return out
 
-        workers = min(_threads(), len(spans)) if threads else 1
+        workers = threads_to_use() if threads else 1
         if workers == 1:
             for span in spans:
                 yield from run(span)
         else:
-            with ThreadPoolExecutor(workers, thread_name_prefix="holdfast") as pool:
-                for results in pool.map(run, spans):
-                    yield from results
+            for results in shared(run, spans, workers):
+                yield from results
 
     def sum(self, kernel: Kernel[Block], *, tile: int = TILE, threads: bool = False) -> NDArray[np.float64]:
         """The kernel's results added up in float64, in the order of the columns.
@@ -223,15 +223,20 @@ class Updates:
         Magnitudes are not finite exactly where some number of the row is not.
         """
 
+        sweeps = self.sweeps
+
         def squares(block: Block, at: slice, scratch: Block) -> Block:
-            own = _row_squares(block)
+            own = sweeps.row_squares(block)
             return own if also is None else np.concatenate([own, also(block, at, scratch)])
 
         def largest(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
 
         with np.errstate(over="ignore", invalid="ignore"):
-            sums = self.sum(squares, tile=TILE if threads else self.long_tile if also else WHOLE, threads=threads)
+            if also is None and sweeps.threads:
+                sums = self.sum(squares, tile=sweeps.tile, threads=True)
+            else:
+                sums = self.sum(squares, tile=TILE if threads else self.long_tile if also else WHOLE, threads=threads)
             norms = np.sqrt(sums[: self.m])
         ordinary = norms < 2.0**SINGLE_ROOM
         if not ordinary.any() or np.median(norms[ordinary]) <= 2.0 ** (-SINGLE_ROOM / 2):
@@ -253,23 +258,6 @@ class Updates:
             return self
         fits = abs(typical) <= DOUBLE_ROOM and exponents.max() <= DOUBLE_ROOM
         return replace(self, wide=True, base=0 if fits else -typical)
-
-
-def _row_squares(block: Block) -> NDArray[np.float64]:
-    """sum_j x_ij^2 of every row, added up in float64 after short runs."""
-    m, width = block.shape
-    runs, rest = block[:, : width - width % RUN].reshape(m, -1, RUN), block[:, width - width % RUN :]
-    total: NDArray[np.float64] = np.vecdot(runs, runs).sum(axis=1, dtype=np.float64) + np.vecdot(rest, rest)
-    return total
-
-
-def products(block: Block, delta: Block, place: Block | None = None) -> NDArray[np.float64]:
-    """<X_i, delta> of every row, <place, delta> (0 without one) and |delta|^2."""
-    found = np.empty(len(block) + 2)
-    found[:-2] = block @ delta
-    found[-2] = 0.0 if place is None else place @ delta
-    found[-1] = np.dot(delta, delta)
-    return found
 
 
 def out_of_reach(magnitudes: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -1,0 +1,175 @@
+"""The sweeps of `sweeps`, compiled by numba: rows in groups, in tiles that stay in cache, other threads running meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from holdfast.arrays import Vector
+from holdfast.mixture import Block
+
+__all__ = ["products", "row_squares", "sweep"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+RUN = 1024  # squares to add up in float32
+TILE = 2**18  # numbers that two loops read one after the other, the second time from cache
+SHORTEST, LONGEST = (
+    512,
+    4096,
+)  # columns of such a tile: runs of memory long enough to read fast, sums short enough to be exact
+NOWHERE = np.empty(0)
+
+
+def compiled(function: Function) -> Function:
+    """Machine code on first use, kept on disk. Sums may be reordered; what is not a number stays so."""
+    options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
+    found: Function = numba.njit(**options)(function)
+    return found
+
+
+def row_squares(block: Block) -> Vector:
+    found = np.zeros(len(block))
+    _row_squares(*_line(block), block.shape[1], found)
+    return found
+
+
+def products(block: Block, delta: Block, place: Vector | None = None) -> Vector:
+    found = np.zeros(len(block) + 2)
+    found[-2] = 0.0 if place is None else place @ delta
+    found[-1] = np.dot(delta, delta)
+    line, apart = _line(block)
+    width = _columns(len(block))
+    for start in range(0, len(delta), width):
+        _dots(line[start:], apart, np.ascontiguousarray(delta[start : start + width]), found[:-2])
+    return found
+
+
+def sweep(block: Block, rows: NDArray[np.float64], place: Vector | None, centre: Vector | None) -> Vector:
+    m, width = block.shape
+    found = np.zeros(m + 1 + len(rows))
+    rounded = rows.astype(block.dtype)
+    line, apart = _line(block)
+    tile = _columns(m)
+    centre = np.empty(width) if centre is None else centre
+    _sweep(line, apart, rounded, rows[-1].sum(), NOWHERE if place is None else place, centre, tile, found)
+    return found
+
+
+def _columns(m: int) -> int:
+    return min(max(TILE // m, SHORTEST), LONGEST)
+
+
+def _line(block: Block) -> tuple[Block, int]:
+    """The block's memory as one line, and how far apart its rows begin; a copy where rows are no runs of it."""
+    size, (apart, step) = block.itemsize, block.strides
+    if step != size or apart < 0 or apart % size or not block.flags.aligned:
+        block = np.ascontiguousarray(block)
+        apart = block.strides[0]
+    apart //= size
+    # Read-only whatever it was: one type, compiled once.
+    return as_strided(block, ((len(block) - 1) * apart + block.shape[1],), (size,), writeable=False), apart
+
+
+@compiled
+def _row_squares(line, apart, width, found):  # type: ignore[no-untyped-def]
+    for i in range(found.size):
+        for start in range(0, width, RUN):
+            row = line[i * apart + start : i * apart + min(start + RUN, width)]
+            total = line.dtype.type(0)
+            for j in range(row.size):
+                total += row[j] * row[j]
+            found[i] += total
+
+
+@compiled
+def _sweep(line, apart, rows, pull, place, centre, tile, found):  # type: ignore[no-untyped-def]
+    count, m = rows.shape
+    middle, force = np.empty(tile, line.dtype), np.empty(tile, line.dtype)
+    for start in range(0, centre.size, tile):
+        width = min(tile, centre.size - start)
+        part, there = line[start:], centre[start : start + width]
+        sums, pulled = middle[:width], force[:width]
+        _weighted(part, apart, rows[0], sums)
+        there[:] = sums
+        if count == 2:
+            _weighted(part, apart, rows[1], pulled)
+            total = line.dtype.type(0)
+            for j in range(width):
+                pulled[j] -= line.dtype.type(pull) * sums[j]
+                total += pulled[j] * pulled[j]
+            found[m + 2] += total
+        if place.size:
+            here = place[start : start + width]
+            for j in range(width):
+                sums[j] = line.dtype.type(sums[j] - here[j])
+                found[m] += here[j] * sums[j]
+        total = line.dtype.type(0)
+        for j in range(width):
+            total += sums[j] * sums[j]
+        found[m + 1] += total
+        _dots(part, apart, sums, found[:m])
+
+
+@compiled
+def _weighted(line, apart, weights, sums):  # type: ignore[no-untyped-def]
+    """weights @ X, eight rows at a time."""
+    n, m = sums.size, weights.size
+    sums[:] = 0
+    for i in range(0, m - 7, 8):
+        at = i * apart
+        _add8(
+            sums,
+            line[at : at + n],
+            line[at + apart : at + apart + n],
+            line[at + 2 * apart : at + 2 * apart + n],
+            line[at + 3 * apart : at + 3 * apart + n],
+            line[at + 4 * apart : at + 4 * apart + n],
+            line[at + 5 * apart : at + 5 * apart + n],
+            line[at + 6 * apart : at + 6 * apart + n],
+            line[at + 7 * apart : at + 7 * apart + n],
+            weights[i : i + 8],
+        )
+    for i in range(m - m % 8, m):
+        row, weight = line[i * apart : i * apart + n], weights[i]
+        for j in range(n):
+            sums[j] += weight * row[j]
+
+
+@compiled
+def _add8(sums, a, b, c, d, e, f, g, h, w):  # type: ignore[no-untyped-def]
+    s, t, u, v, x, y, z, q = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
+    for j in range(sums.size):
+        near = (s * a[j] + t * b[j]) + (u * c[j] + v * d[j])
+        sums[j] += near + ((x * e[j] + y * f[j]) + (z * g[j] + q * h[j]))
+
+
+@compiled
+def _dots(line, apart, delta, found):  # type: ignore[no-untyped-def]
+    """Adds <X_i, delta> to every row's number, four rows at a time."""
+    n, m = delta.size, found.size
+    for i in range(0, m - 3, 4):
+        at = i * apart
+        a, b = line[at : at + n], line[at + apart : at + apart + n]
+        c, d = line[at + 2 * apart : at + 2 * apart + n], line[at + 3 * apart : at + 3 * apart + n]
+        s, t, u, v = line.dtype.type(0), line.dtype.type(0), line.dtype.type(0), line.dtype.type(0)
+        for j in range(n):
+            x = delta[j]
+            s += a[j] * x
+            t += b[j] * x
+            u += c[j] * x
+            v += d[j] * x
+        found[i] += s
+        found[i + 1] += t
+        found[i + 2] += u
+        found[i + 3] += v
+    for i in range(m - m % 4, m):
+        row, total = line[i * apart : i * apart + n], line.dtype.type(0)
+        for j in range(n):
+            total += row[j] * delta[j]
+        found[i] += total

@@ -1,0 +1,55 @@
+"""Threads that share work: the caller works too, so that nobody waits for a thread that is slow to wake."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import count
+from typing import Any, TypeVar
+
+__all__ = ["shared", "threads"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def threads() -> int:
+    """How many to work with: $HOLDFAST_THREADS, or one per core this process may use."""
+    given = os.environ.get("HOLDFAST_THREADS", "")
+    if given.isdigit():
+        return max(int(given), 1)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shared(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:
+    """[work(item) for item in items], by so many threads. Several callers may do so at once, also from within such work."""
+    results: list[Any] = [None] * len(items)
+    numbers, ended = count(), False
+
+    def take_part() -> None:
+        while not ended and (number := next(numbers)) < len(items):
+            results[number] = work(items[number])
+
+    others = [_pool(workers - 1).submit(take_part) for _ in range(min(workers, len(items)) - 1)]
+    try:
+        take_part()
+    finally:
+        ended = True
+        begun = [other for other in others if not other.cancel()]  # who has not begun finds everything done
+        for other in begun:
+            other.exception()  # its end
+    for other in begun:
+        other.result()
+    return results
+
+
+@cache
+def _pool(size: int) -> ThreadPoolExecutor:
+    """Kept: to start a thread can take as long as its share of the work."""
+    return ThreadPoolExecutor(size, thread_name_prefix="holdfast")
+
+
+if hasattr(os, "register_at_fork"):  # a child process has none of these threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,87 @@
+"""What one look at a block of rows tells: squares, a weighted sum, products of every row with it.
+
+Where numba is installed (the extra `fast`) and there is enough data, `compiled_sweeps` does the same without the interpreter,
+so that threads share the work: memory then is the limit, not a core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.arrays import Vector
+from holdfast.mixture import Block
+
+__all__ = ["ENOUGH", "Sweeps", "sweeps_for"]
+
+RUN = 1024  # squares to add up as they are read
+ENOUGH = 2**22  # numbers: fewer are done before numba is imported
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """The means to look at blocks.
+
+    row_squares  block -> sum_j x_ij^2 of every row, added up in float64 after short runs
+    products     block, delta, place -> <X_i, delta> of every row, <place, delta> (0 without one) and |delta|^2
+    sweep        block, rows, place, centre -> with c = rows[0] @ X, which goes to `centre`, the products of c - place; with a
+                 second row of pulls also |sum_i pulls_i (X_i - c)|^2
+    tile         numbers to hand over at a time; `threads`: whether these can share the work
+    """
+
+    row_squares: Callable[[Block], Vector]
+    products: Callable[[Block, Block, Vector | None], Vector]
+    sweep: Callable[[Block, NDArray[np.float64], Vector | None, Vector | None], Vector]
+    tile: int
+    threads: bool
+
+
+def row_squares(block: Block) -> Vector:
+    m, width = block.shape
+    runs, rest = block[:, : width - width % RUN].reshape(m, -1, RUN), block[:, width - width % RUN :]
+    total: Vector = np.vecdot(runs, runs).sum(axis=1, dtype=np.float64) + np.vecdot(rest, rest)
+    return total
+
+
+def products(block: Block, delta: Block, place: Vector | None = None) -> Vector:
+    found = np.empty(len(block) + 2)
+    found[:-2] = block @ delta
+    found[-2] = 0.0 if place is None else place @ delta
+    found[-1] = np.dot(delta, delta)
+    return found
+
+
+def sweep(block: Block, rows: NDArray[np.float64], place: Vector | None, centre: Vector | None) -> Vector:
+    sums = (rows[0] if len(rows) == 1 else rows).astype(block.dtype) @ block  # one row by itself is twice as fast
+    middle = sums if len(rows) == 1 else sums[0]
+    if centre is not None:
+        centre[:] = middle
+    delta = middle if place is None else (middle - place).astype(block.dtype)
+    found = products(block, delta, place)
+    if len(rows) == 1:
+        return found
+    force = sums[1] - block.dtype.type(rows[1].sum()) * middle
+    return np.append(found, np.dot(force, force))
+
+
+INTERPRETED = Sweeps(row_squares, products, sweep, tile=2**19, threads=False)
+
+
+def sweeps_for(numbers: int) -> Sweeps:
+    """The best means for so many numbers."""
+    return _compiled() if numbers >= ENOUGH else INTERPRETED
+
+
+@cache
+def _compiled() -> Sweeps:
+    try:
+        from holdfast import compiled_sweeps as fast
+    except ModuleNotFoundError as missing:
+        if missing.name != "numba":
+            raise
+        return INTERPRETED
+    return Sweeps(fast.row_squares, fast.products, fast.sweep, tile=2**22, threads=True)

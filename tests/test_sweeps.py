@@ -1,0 +1,153 @@
+"""Compiled sweeps tell what the interpreted ones tell, and threads that share work lose none of it."""
+
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import aggregate, compiled_sweeps, crew, sweeps
+
+LAYOUTS = ("whole", "view", "columns", "reversed", "unaligned")
+
+
+def laid_out(X, layout):
+    """The same numbers, in memory as blocks may come."""
+    m, width = X.shape
+    if layout == "view":
+        wide = np.full((m, width + 11), np.nan, X.dtype)
+        wide[:, 5 : 5 + width] = X
+        return wide[:, 5 : 5 + width]
+    if layout == "columns":
+        return np.asfortranarray(X)
+    if layout == "reversed":
+        return np.ascontiguousarray(X[::-1])[::-1]
+    if layout == "unaligned":
+        raw = np.zeros(X.nbytes + 1, np.uint8)
+        view = raw[1:].view(X.dtype).reshape(X.shape)
+        view[:] = X
+        return view
+    return X
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    m=st.integers(1, 21),
+    width=st.sampled_from([1, 2, 63, 1024, 1025, 5000]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    layout=st.sampled_from(LAYOUTS),
+    placed=st.booleans(),
+    pulled=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_compiled_as_interpreted(m, width, dtype, layout, placed, pulled, seed):
+    rng = np.random.default_rng(seed)
+    X = laid_out((rng.standard_normal((m, width)) + 1).astype(dtype), layout)
+    before = X.copy()
+    rows = rng.random((2 if pulled else 1, m))
+    place = rng.standard_normal(width) if placed else None
+    centres = np.empty(width), np.empty(width)
+    told = [one.sweep(X, rows, place, centre) for one, centre in zip((sweeps, compiled_sweeps), centres, strict=True)]
+    digits = 1e-4 if dtype is np.float32 else 1e-12
+    size = np.abs(told[0]).max() + m * width  # of what was added up
+    np.testing.assert_allclose(*told, rtol=digits, atol=digits * size)
+    np.testing.assert_allclose(*centres, rtol=digits, atol=digits * m)
+    delta = rng.standard_normal(width).astype(dtype)
+    pair = [one.products(X, delta, place) for one in (sweeps, compiled_sweeps)]
+    np.testing.assert_allclose(*pair, rtol=digits, atol=digits * width)
+    np.testing.assert_allclose(compiled_sweeps.row_squares(X), sweeps.row_squares(X), rtol=digits)
+    np.testing.assert_array_equal(X, before)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
+def test_what_is_not_finite_stays_so(value):
+    X = np.ones((9, 2000), np.float32)
+    X[4, 1500] = value
+    with np.errstate(over="ignore", invalid="ignore"):
+        found, expected = compiled_sweeps.row_squares(X), sweeps.row_squares(X)
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+    assert not np.isfinite(found[4])
+
+
+@pytest.mark.parametrize("rule", ["huber", "geometric_median", "krum", "median", "mean"])
+def test_the_same_aggregate_with_and_without(rule, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, 3000)).astype(np.float32)
+    X[:10] += 2
+    parameters = {"f": 10} if rule == "krum" else {}
+    interpreted = aggregate(X, rule, **parameters)
+    monkeypatch.setattr(sweeps, "ENOUGH", 0)
+    for threads in ("1", "3"):
+        monkeypatch.setenv("HOLDFAST_THREADS", threads)
+        fast = aggregate(X, rule, **parameters)
+        np.testing.assert_allclose(fast.value, interpreted.value, atol=2e-5)
+        np.testing.assert_allclose(fast.clients.distances, interpreted.clients.distances, rtol=1e-5)
+
+
+def test_without_numba_there_is_an_interpreter():
+    script = (
+        "import sys; sys.modules['numba'] = None\n"
+        "import numpy as np, holdfast\n"
+        "X = np.random.default_rng(0).standard_normal((20, 300_000)).astype(np.float32)\n"
+        "print(holdfast.aggregate(X).converged, 'holdfast.compiled_sweeps' in sys.modules)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["True", "False"]
+
+
+# The crew
+
+
+def test_every_item_once_and_in_order():
+    assert crew.shared(lambda x: x * x, range(100), 4) == [x * x for x in range(100)]
+    assert crew.shared(str, [], 4) == []
+
+
+def test_many_callers_and_work_within_work():
+    def outer(x):
+        return sum(crew.shared(lambda y: x * y, range(10), 3))
+
+    results = {}
+    callers = [
+        threading.Thread(target=lambda i=i: results.update({i: crew.shared(outer, range(8), 3)})) for i in range(6)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(30)
+    assert results == {i: [45 * x for x in range(8)] for i in range(6)}
+
+
+@pytest.mark.parametrize("culprit", [0, 1, 7])
+def test_a_failure_is_told_once_nobody_works_any_more(culprit):
+    busy = []
+
+    def work(x):
+        busy.append(x)
+        try:
+            time.sleep(0.01)
+            if x == culprit:
+                raise ZeroDivisionError
+        finally:
+            busy.remove(x)
+
+    with pytest.raises(ZeroDivisionError):
+        crew.shared(work, range(8), 3)
+    assert busy == []
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own():
+    crew.shared(lambda _: time.sleep(0.01), range(4), 2)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(_in_child).get(30) == [0, 1, 4, 9]
+
+
+def _in_child():
+    return crew.shared(lambda x: x * x, range(4), 2)
