@@ -104,8 +104,8 @@ def test_without_numba_there_is_an_interpreter():
 
 
 def test_every_item_once_and_in_order():
-    assert crew.shared(lambda x: x * x, range(100), 4) == [x * x for x in range(100)]
-    assert crew.shared(str, [], 4) == []
+    assert list(crew.shared(lambda x: x * x, range(100), 4)) == [x * x for x in range(100)]
+    assert list(crew.shared(str, [], 4)) == []
 
 
 def test_many_callers_and_work_within_work():
@@ -114,7 +114,8 @@ def test_many_callers_and_work_within_work():
 
     results = {}
     callers = [
-        threading.Thread(target=lambda i=i: results.update({i: crew.shared(outer, range(8), 3)})) for i in range(6)
+        threading.Thread(target=lambda i=i: results.update({i: list(crew.shared(outer, range(8), 3))}))
+        for i in range(6)
     ]
     for caller in callers:
         caller.start()
@@ -137,17 +138,46 @@ def test_a_failure_is_told_once_nobody_works_any_more(culprit):
             busy.remove(x)
 
     with pytest.raises(ZeroDivisionError):
-        crew.shared(work, range(8), 3)
+        list(crew.shared(work, range(8), 3))
+    assert busy == []
+
+
+def test_results_are_not_hoarded():
+    """A sum of large matrices must not hold all of them."""
+    held, most = set(), 0
+
+    def work(x):
+        held.add(x)
+        time.sleep(0.002)
+        return x
+
+    for x in crew.shared(work, range(40), 2):
+        most = max(most, len(held))
+        held.remove(x)
+    assert most < 20
+
+
+def test_whoever_stops_early_leaves_nobody_at_work():
+    busy = []
+
+    def work(x):
+        busy.append(x)
+        time.sleep(0.01)
+        busy.remove(x)
+
+    results = crew.shared(work, range(100), 3)
+    next(results)
+    results.close()
     assert busy == []
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_has_threads_of_its_own():
-    crew.shared(lambda _: time.sleep(0.01), range(4), 2)
+    list(crew.shared(lambda _: time.sleep(0.01), range(4), 2))
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(_in_child).get(30) == [0, 1, 4, 9]
 
 
 def _in_child():
-    return crew.shared(lambda x: x * x, range(4), 2)
+    return list(crew.shared(lambda x: x * x, range(4), 2))

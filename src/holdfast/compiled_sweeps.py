@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from holdfast.arrays import Vector
 from holdfast.mixture import Block
 
-__all__ = ["products", "row_squares", "sweep"]
+__all__ = ["compiled", "line_of", "products", "row_squares", "sweep"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ def compiled(function: Function) -> Function:
 
 def row_squares(block: Block) -> Vector:
     found = np.zeros(len(block))
-    _row_squares(*_line(block), block.shape[1], found)
+    _row_squares(*line_of(block), block.shape[1], found)
     return found
 
 
@@ -43,7 +43,7 @@ def products(block: Block, delta: Block, place: Vector | None = None) -> Vector:
     found = np.zeros(len(block) + 2)
     found[-2] = 0.0 if place is None else place @ delta
     found[-1] = np.dot(delta, delta)
-    line, apart = _line(block)
+    line, apart = line_of(block)
     width = _columns(len(block))
     for start in range(0, len(delta), width):
         _dots(line[start:], apart, np.ascontiguousarray(delta[start : start + width]), found[:-2])
@@ -54,7 +54,7 @@ def sweep(block: Block, rows: NDArray[np.float64], place: Vector | None, centre:
     m, width = block.shape
     found = np.zeros(m + 1 + len(rows))
     rounded = rows.astype(block.dtype)
-    line, apart = _line(block)
+    line, apart = line_of(block)
     tile = _columns(m)
     centre = np.empty(width) if centre is None else centre
     _sweep(line, apart, rounded, rows[-1].sum(), NOWHERE if place is None else place, centre, tile, found)
@@ -65,7 +65,7 @@ def _columns(m: int) -> int:
     return min(max(TILE // m, SHORTEST), LONGEST)
 
 
-def _line(block: Block) -> tuple[Block, int]:
+def line_of(block: Block) -> tuple[Block, int]:
     """The block's memory as one line, and how far apart its rows begin; a copy where rows are no runs of it."""
     size, (apart, step) = block.itemsize, block.strides
     if step != size or apart < 0 or apart % size or not block.flags.aligned:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count
-from typing import Any, TypeVar
+from typing import TypeVar
 
 __all__ = ["shared", "threads"]
 
@@ -23,18 +23,25 @@ def threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def shared(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:
-    """[work(item) for item in items], by so many threads. Several callers may do so at once, also from within such work."""
-    results: list[Any] = [None] * len(items)
-    numbers, ended = count(), False
+def shared(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
+    """map(work, items), by so many threads: in order, each result as soon as those before it are there.
+
+    Several callers may do so at once, also from within such work.
+    """
+    done = dict[int, Result]()
+    numbers, ended, given = count(), False, 0
 
     def take_part() -> None:
         while not ended and (number := next(numbers)) < len(items):
-            results[number] = work(items[number])
+            done[number] = work(items[number])
 
     others = [_pool(workers - 1).submit(take_part) for _ in range(min(workers, len(items)) - 1)]
     try:
-        take_part()
+        while (number := next(numbers)) < len(items):
+            done[number] = work(items[number])
+            while given in done:
+                yield done.pop(given)
+                given += 1
     finally:
         ended = True
         begun = [other for other in others if not other.cancel()]  # who has not begun finds everything done
@@ -42,7 +49,7 @@ def shared(work: Callable[[Item], Result], items: Sequence[Item], workers: int) 
             other.exception()  # its end
     for other in begun:
         other.result()
-    return results
+    yield from (done[number] for number in range(given, len(items)))
 
 
 @cache
