@@ -30,6 +30,8 @@ MATHEMATICS = [  # low to high: a module imports only from those before it
     "mixture",
     "sources",
     "updates",
+    "compiled",
+    "fast",
     "columns",
     "gram",
     "anchor",

@@ -11,16 +11,15 @@ All in one file: numba compiles again what it has kept on disk when this file ch
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
 
 __all__ = ["NETWORK", "SAMPLE", "means_around_medians", "trimmed_means"]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 LANES = 64  # columns at a time, known to the compiler; 100 rows of them fit in L1, 500 in L2
+NEAR = 2048  # rows of them to load at once: longer runs of memory are read faster, and half of L2 holds them
 NETWORK = 128  # clients, at most: there a network costs what counting does for a median, and half of it for two ranks
 SAMPLE = 15  # rows, sorted, that give the first pivots: no liar can stretch these as he can the extremes
 PROBES = 4  # steps of a binary search among them
@@ -28,20 +27,20 @@ CLOSER = 12  # pivots between two looks at which numbers are left; only a look s
 STEPS = 200  # at most; every third one bisects, and a float64 takes 11 of these for its exponent and 53 for its digits
 
 
-def _compiled(function: Function) -> Function:
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiled when first called, kept on disk; other threads run meanwhile."""
-    found: Function = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-    return found
+    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
 
 
 @_compiled
-def trimmed_means(line, apart, m, f, comparators, row):  # type: ignore[no-untyped-def]
-    keys = np.empty((m, LANES), line.dtype)
+def trimmed_means(line, apart, m, f, comparators, row):
+    """For every column; its mean without the f lowest and the f highest, or its median where no more than two are left."""
+    loaded, means = np.empty((max(NEAR // m, 1), m, LANES), line.dtype), np.empty(LANES)
     low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
-    means = np.empty(LANES)
-    for start in range(0, row.size, LANES):
-        width = min(LANES, row.size - start)
-        _load(line, apart, start, width, keys)
+    for group in range((len(row) + LANES - 1) // LANES):
+        if group % len(loaded) == 0:
+            _load(line, apart, group * LANES, len(row), loaded)
+        keys = loaded[group % len(loaded)]
         _ranks(keys, f, m - 1 - f, comparators, low, high)
         if m - 2 * f <= 2:
             for j in range(LANES):  # halves first: two numbers near the largest float have no sum
@@ -49,14 +48,13 @@ def trimmed_means(line, apart, m, f, comparators, row):  # type: ignore[no-untyp
         else:
             _clipped_sums(keys, low, high, m - 2 * f, means)
             for j in range(LANES):
-                span = (np.float64(high[j]) - np.float64(low[j])) / (m - 2 * f)
-                means[j] += np.float64(low[j]) - f * span
-        for j in range(width):
-            row[start + j] = means[j]
+                means[j] += low[j] - f * ((np.float64(high[j]) - np.float64(low[j])) / (m - 2 * f))
+        for j in range(min(LANES, len(row) - group * LANES)):
+            row[group * LANES + j] = means[j]
 
 
 @_compiled
-def _clipped_sums(keys, low, high, count, sums):  # type: ignore[no-untyped-def]
+def _clipped_sums(keys, low, high, count, sums):
     """sum_i (x_i - low) / count, all numbers clipped: f of them at `low`, f at `high`, whatever ties there are."""
     share, m = 1.0 / count, len(keys)
     for j in range(LANES):
@@ -76,13 +74,15 @@ def _clipped_sums(keys, low, high, count, sums):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def means_around_medians(line, apart, m, keep, middle, last, row):  # type: ignore[no-untyped-def]
-    keys, away = np.empty((m, LANES), line.dtype), np.empty((m, LANES))
+def means_around_medians(line, apart, m, keep, middle, last, row):
+    """For every column; the mean of the `keep` numbers nearest to its median."""
+    loaded, away = np.empty((max(NEAR // m, 1), m, LANES), line.dtype), np.empty((m, LANES))
     low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
     centre, reach, means = np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    for start in range(0, row.size, LANES):
-        width = min(LANES, row.size - start)
-        _load(line, apart, start, width, keys)
+    for group in range((len(row) + LANES - 1) // LANES):
+        if group % len(loaded) == 0:
+            _load(line, apart, group * LANES, len(row), loaded)
+        keys = loaded[group % len(loaded)]
         _ranks(keys, (m - 1) // 2, m // 2, middle, low, high)
         for j in range(LANES):
             centre[j] = np.float64(low[j]) / 2 + np.float64(high[j]) / 2
@@ -91,12 +91,12 @@ def means_around_medians(line, apart, m, keep, middle, last, row):  # type: igno
                 away[i, j] = abs(keys[i, j] - centre[j])
         _ranks(away, keep - 1, keep - 1, last, reach, reach)
         _near_means(keys, centre, reach, keep, means)
-        for j in range(width):
-            row[start + j] = means[j]
+        for j in range(min(LANES, len(row) - group * LANES)):
+            row[group * LANES + j] = means[j]
 
 
 @_compiled
-def _near_means(keys, centre, reach, keep, means):  # type: ignore[no-untyped-def]
+def _near_means(keys, centre, reach, keep, means):
     """The mean of the `keep` numbers within reach of the centre; of those at its edge, the lower first."""
     inside, lower = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     for j in range(LANES):
@@ -115,19 +115,21 @@ def _near_means(keys, centre, reach, keep, means):  # type: ignore[no-untyped-de
 
 
 @_compiled
-def _load(line, apart, start, width, keys):  # type: ignore[no-untyped-def]
-    """Columns start to start + width, side by side; the first of them again in what is left of the lanes."""
-    place = np.uint64(start)  # unsigned: an index that may be negative is looked up one by one
-    for i in range(len(keys)):
-        for j in range(width):
-            keys[i, j] = line[place + np.uint64(j)]
-        for j in range(width, LANES):
-            keys[i, j] = line[place]
-        place += np.uint64(apart)
+def _load(line, apart, start, stop, loaded):
+    """Columns from start on, 64 by 64; in lanes past the last, the last again."""
+    for i in range(loaded.shape[1]):
+        for group in range(len(loaded)):
+            first = start + group * LANES
+            width = min(LANES, stop - first)
+            place = np.uint64(i * apart + first)  # unsigned: an index that may be negative is looked up one by one
+            for j in range(width):
+                loaded[group, i, j] = line[place + np.uint64(j)]
+            for j in range(max(width, 0), LANES if width > 0 else 0):
+                loaded[group, i, j] = line[np.uint64(i * apart + stop - 1)]
 
 
 @_compiled
-def _ranks(keys, low, high, comparators, lows, highs):  # type: ignore[no-untyped-def]
+def _ranks(keys, low, high, comparators, lows, highs):
     """Every lane's numbers of ranks `low` <= `high`, counted from 0. May put a lane's numbers in another order."""
     m = len(keys)
     if m <= NETWORK:
@@ -150,7 +152,7 @@ def _ranks(keys, low, high, comparators, lows, highs):  # type: ignore[no-untype
 
 
 @_compiled
-def _sort(keys, comparators):  # type: ignore[no-untyped-def]
+def _sort(keys, comparators):
     for c in range(len(comparators)):
         a, b = comparators[c, 0], comparators[c, 1]
         for j in range(LANES):
@@ -160,7 +162,7 @@ def _sort(keys, comparators):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _select(keys, sample, k, found):  # type: ignore[no-untyped-def]
+def _select(keys, sample, k, found):
     """The number of rank k. It lies in (lo, hi], where `under` numbers are at most lo, and `upto` > k are at most hi."""
     values, counts = np.empty((5, LANES), keys.dtype), np.empty((5, LANES), np.int32)
     lo, hi, start, end, pivot = values[0], values[1], values[2], values[3], values[4]  # pivots are from [start, hi)
@@ -199,7 +201,7 @@ def _select(keys, sample, k, found):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _count(keys, pivot, count):  # type: ignore[no-untyped-def]
+def _count(keys, pivot, count):
     """How many numbers are at most the pivot. Eight rows at a time: counts are loaded and stored as seldom."""
     m = len(keys)
     for j in range(LANES):
@@ -218,7 +220,7 @@ def _count(keys, pivot, count):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _narrow(lo, hi, start, under, upto, pivot, count, k):  # type: ignore[no-untyped-def]
+def _narrow(lo, hi, start, under, upto, pivot, count, k):
     """Move the ends to the pivots; how many lanes still have numbers on both sides of the wanted one."""
     busy = np.int32(0)
     for j in range(LANES):
@@ -234,7 +236,7 @@ def _narrow(lo, hi, start, under, upto, pivot, count, k):  # type: ignore[no-unt
 
 
 @_compiled
-def _look(keys, lo, hi, least, most):  # type: ignore[no-untyped-def]
+def _look(keys, lo, hi, least, most):
     """The least and the greatest number in (lo, hi]."""
     m, inf = len(keys), keys.dtype.type(np.inf)
     for j in range(LANES):
@@ -258,7 +260,7 @@ def _look(keys, lo, hi, least, most):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _interpolate(start, hi, under, upto, k, pivot):  # type: ignore[no-untyped-def]
+def _interpolate(start, hi, under, upto, k, pivot):
     """Where a little past the rank would be, on the side where more numbers are left, were they spread evenly."""
     kind = start.dtype.type
     for j in range(LANES):
@@ -271,7 +273,7 @@ def _interpolate(start, hi, under, upto, k, pivot):  # type: ignore[no-untyped-d
 
 
 @_compiled
-def _bisect(start, hi, pivot):  # type: ignore[no-untyped-def]
+def _bisect(start, hi, pivot):
     """Halfway: by exponents first, then by digits."""
     for j in range(LANES):
         a, b = start[j], hi[j]
@@ -284,7 +286,7 @@ def _bisect(start, hi, pivot):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _next(keys, k, low, high):  # type: ignore[no-untyped-def]
+def _next(keys, k, low, high):
     """The number of rank k + 1, after that of rank k."""
     count, most = np.empty(LANES, np.int32), np.empty(LANES, keys.dtype)
     _count(keys, low, count)
