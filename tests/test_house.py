@@ -33,6 +33,8 @@ MATHEMATICS = [  # low to high: a module imports only from those before it
     "sweeps",
     "sources",
     "updates",
+    "compiled",
+    "fast",
     "columns",
     "gram",
     "anchor",

@@ -1,9 +1,15 @@
-"""Column rules: one block of columns in, one row out. Each column is sorted once, in cache, transposed and by SIMD."""
+"""Column rules: one block of columns in, one row out.
+
+Each column is sorted once, in cache, transposed and by SIMD. Where numba is installed (the extra `fast`), `fast` does the same
+several times faster, from ENOUGH numbers on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +21,8 @@ __all__ = ["ColumnKernel", "Columnwise", "apply", "mean_around_median", "median"
 
 ColumnKernel = Callable[[Block], Vector]
 """(sorted columns, one per row, to be overwritten) -> one number per column."""
+
+ENOUGH = 2**22  # numbers: some 20 ms less each time then stand against one import of numba, half a second
 
 
 @dataclass(frozen=True)
@@ -49,13 +57,31 @@ def surveying(rule: Columnwise, row: Vector) -> Kernel[Block]:
 
 
 def _row_kernel(rule: Columnwise, row: Vector) -> Kernel[None]:
+    chosen = rule.kernel if isinstance(rule.kernel, partial) else partial(rule.kernel)
+
     def kernel(block: Block, at: slice, scratch: Block) -> None:
+        quick = _fast() if len(block) * len(row) >= ENOUGH and chosen.func in COMPILED else None
+        if quick is not None:
+            row[at] = getattr(quick, chosen.func.__name__)(block, scratch, **chosen.keywords)
+            return
         ordered = scratch.reshape(block.shape[::-1])
         np.copyto(ordered, block.T)
         ordered.sort(axis=1)
-        row[at] = rule.kernel(ordered)
+        row[at] = chosen(ordered)
 
     return kernel
+
+
+@cache
+def _fast() -> ModuleType | None:
+    """The same kernels made by numba, where it is installed."""
+    try:
+        from holdfast import fast
+    except ModuleNotFoundError as missing:
+        if missing.name != "numba":
+            raise
+        return None
+    return fast
 
 
 def median(ordered: Block) -> Vector:
@@ -90,3 +116,6 @@ def mean_around_median(ordered: Block, *, keep: int) -> Vector:
     inside = (places >= low[:, None]) & (places < low[:, None] + keep)
     row: Vector = middle + np.vecdot(ordered - middle[:, None].astype(kind), inside.astype(kind)) / keep
     return row
+
+
+COMPILED = (median, trimmed_mean, mean_around_median)
