@@ -29,12 +29,14 @@ MATHEMATICS = [  # low to high: a module imports only from those before it
     "structure",
     "mixture",
     "crew",
+    "native",
     "compiled_sweeps",
+    "compiled_gram",
     "sweeps",
     "sources",
     "updates",
-    "compiled",
-    "fast",
+    "compiled_columns",
+    "fast_columns",
     "columns",
     "gram",
     "anchor",
@@ -126,7 +128,7 @@ NOT_IN_MATHEMATICS = {
     *("random", "time", "datetime"),  # chance and time come from the caller
     *("jax", "rich", "torch", "typer"),
 }
-OS_IN_MATHEMATICS = {"cpu_count", "environ", "process_cpu_count", "sched_getaffinity"}  # how many threads, and no more
+OS_IN_MATHEMATICS = {"cpu_count", "environ", "process_cpu_count", "sched_getaffinity", "register_at_fork"}  # how many threads, and no more
 RANDOM_ANYWHERE = {"Generator", "default_rng", "SeedSequence"}  # the rest of numpy.random is one global state
 LONGEST = 300
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import aggregate, compiled_sweeps, crew, sweeps
+from holdfast import aggregate, compiled_sweeps, crew, native, sweeps
 
 LAYOUTS = ("whole", "view", "columns", "reversed", "unaligned")
 
@@ -81,7 +81,7 @@ def test_the_same_aggregate_with_and_without(rule, monkeypatch):
     X[:10] += 2
     parameters = {"f": 10} if rule == "krum" else {}
     interpreted = aggregate(X, rule, **parameters)
-    monkeypatch.setattr(sweeps, "ENOUGH", 0)
+    monkeypatch.setattr(native, "ENOUGH", 0)
     for threads in ("1", "3"):
         monkeypatch.setenv("HOLDFAST_THREADS", threads)
         fast = aggregate(X, rule, **parameters)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.arrays import Vector
-from holdfast.compiled_sweeps import compiled, line_of
+from holdfast.compiled_sweeps import compiled
 from holdfast.mixture import Block
+from holdfast.native import line_of
 
 __all__ = ["gram"]
 
@@ -32,7 +33,7 @@ def gram(block: Block, place: Block) -> tuple[Vector, Vector, Vector]:
 
 
 @compiled
-def _gram(line, apart, width, place, tile, products, squares, norms):  # type: ignore[no-untyped-def]
+def _gram(line, apart, width, place, tile, products, squares, norms):
     whole, columns = tile.shape
     for start in range(0, width, columns):
         n = min(columns, width - start)
@@ -56,7 +57,7 @@ def _gram(line, apart, width, place, tile, products, squares, norms):  # type: i
 
 
 @compiled
-def _pairs(a, b, c, d, e, f, g, h, products, k):  # type: ignore[no-untyped-def]
+def _pairs(a, b, c, d, e, f, g, h, products, k):
     """Sixteen sums that stay in registers."""
     zero = a.dtype.type(0)
     ae, af, ag, ah = zero, zero, zero, zero

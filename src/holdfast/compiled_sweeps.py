@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from holdfast.arrays import Vector
 from holdfast.mixture import Block
+from holdfast.native import line_of
 
-__all__ = ["compiled", "line_of", "products", "row_squares", "sweep"]
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+__all__ = ["compiled", "products", "row_squares", "sweep"]
 
 RUN = 1024  # squares to add up in float32
 TILE = 2**18  # numbers that two loops read one after the other, the second time from cache
@@ -26,11 +24,10 @@ SHORTEST, LONGEST = (
 NOWHERE = np.empty(0)
 
 
-def compiled(function: Function) -> Function:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Machine code on first use, kept on disk. Sums may be reordered; what is not a number stays so."""
     options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
-    found: Function = numba.njit(**options)(function)
-    return found
+    return numba.njit(**options)(function)
 
 
 def row_squares(block: Block) -> Vector:
@@ -65,19 +62,8 @@ def _columns(m: int) -> int:
     return min(max(TILE // m, SHORTEST), LONGEST)
 
 
-def line_of(block: Block) -> tuple[Block, int]:
-    """The block's memory as one line, and how far apart its rows begin; a copy where rows are no runs of it."""
-    size, (apart, step) = block.itemsize, block.strides
-    if step != size or apart < 0 or apart % size or not block.flags.aligned:
-        block = np.ascontiguousarray(block)
-        apart = block.strides[0]
-    apart //= size
-    # Read-only whatever it was: one type, compiled once.
-    return as_strided(block, ((len(block) - 1) * apart + block.shape[1],), (size,), writeable=False), apart
-
-
 @compiled
-def _row_squares(line, apart, width, found):  # type: ignore[no-untyped-def]
+def _row_squares(line, apart, width, found):
     for i in range(found.size):
         for start in range(0, width, RUN):
             row = line[i * apart + start : i * apart + min(start + RUN, width)]
@@ -88,7 +74,7 @@ def _row_squares(line, apart, width, found):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _sweep(line, apart, rows, pull, place, centre, tile, found):  # type: ignore[no-untyped-def]
+def _sweep(line, apart, rows, pull, place, centre, tile, found):
     count, m = rows.shape
     middle, force = np.empty(tile, line.dtype), np.empty(tile, line.dtype)
     for start in range(0, centre.size, tile):
@@ -117,7 +103,7 @@ def _sweep(line, apart, rows, pull, place, centre, tile, found):  # type: ignore
 
 
 @compiled
-def _weighted(line, apart, weights, sums):  # type: ignore[no-untyped-def]
+def _weighted(line, apart, weights, sums):
     """weights @ X, eight rows at a time."""
     n, m = sums.size, weights.size
     sums[:] = 0
@@ -142,7 +128,7 @@ def _weighted(line, apart, weights, sums):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _add8(sums, a, b, c, d, e, f, g, h, w):  # type: ignore[no-untyped-def]
+def _add8(sums, a, b, c, d, e, f, g, h, w):
     s, t, u, v, x, y, z, q = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
     for j in range(sums.size):
         near = (s * a[j] + t * b[j]) + (u * c[j] + v * d[j])
@@ -150,7 +136,7 @@ def _add8(sums, a, b, c, d, e, f, g, h, w):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _dots(line, apart, delta, found):  # type: ignore[no-untyped-def]
+def _dots(line, apart, delta, found):
     """Adds <X_i, delta> to every row's number, four rows at a time."""
     n, m = delta.size, found.size
     for i in range(0, m - 3, 4):

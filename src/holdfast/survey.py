@@ -18,7 +18,7 @@ from holdfast.arrays import Vector
 from holdfast.columns import surveying
 from holdfast.geometry import Geometry
 from holdfast.gram import Gram, central_client, gram_kernel
-from holdfast.sweeps import ENOUGH
+from holdfast.native import worth_compiling
 from holdfast.updates import Block, Kernel, Updates
 
 __all__ = ["Survey"]
@@ -53,7 +53,7 @@ class Survey:
             self._row = np.empty(updates.d)
             return surveying(rule, self._row), True
         # From the disk, another look would cost more than all products; few clients have few products.
-        few = updates.m <= FEW and updates.m * updates.d >= ENOUGH and self.stages[-1] not in COLUMN_RULES
+        few = updates.m <= FEW and worth_compiling(updates.m * updates.d) and self.stages[-1] not in COLUMN_RULES
         saves = (updates.on_disk or few) and self.stages[-1] not in NO_DISTANCES
         self._gram = saves or any(stage in PAIRWISE for stage in self.stages)
         return (gram_kernel(central_client(updates)), False) if self._gram else (None, False)

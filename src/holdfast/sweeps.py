@@ -1,25 +1,24 @@
 """What one look at a block of rows tells: squares, a weighted sum, products of every row with it.
 
-Where numba is installed (the extra `fast`) and there is enough data, `compiled_sweeps` does the same without the interpreter,
-so that threads share the work: memory then is the limit, not a core.
+Where it is worth it, `compiled_sweeps` does the same without the interpreter, so that threads share the work: memory is then
+the limit, not a core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.arrays import Vector
 from holdfast.mixture import Block
+from holdfast.native import worth_compiling
 
-__all__ = ["ENOUGH", "Sweeps", "sweeps_for"]
+__all__ = ["Sweeps", "sweeps_for"]
 
 RUN = 1024  # squares to add up as they are read
-ENOUGH = 2**22  # numbers: fewer are done before numba is imported
 
 
 @dataclass(frozen=True)
@@ -73,15 +72,8 @@ INTERPRETED = Sweeps(row_squares, products, sweep, tile=2**19, threads=False)
 
 def sweeps_for(numbers: int) -> Sweeps:
     """The best means for so many numbers."""
-    return _compiled() if numbers >= ENOUGH else INTERPRETED
-
-
-@cache
-def _compiled() -> Sweeps:
-    try:
-        from holdfast import compiled_sweeps as fast
-    except ModuleNotFoundError as missing:
-        if missing.name != "numba":
-            raise
+    if not worth_compiling(numbers):
         return INTERPRETED
+    from holdfast import compiled_sweeps as fast
+
     return Sweeps(fast.row_squares, fast.products, fast.sweep, tile=2**22, threads=True)

@@ -1,5 +1,6 @@
 """The compiled column rules against sorting, taken literally; and that nothing changes where numba is missing."""
 
+import subprocess
 import sys
 
 import hypothesis.strategies as st
@@ -9,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 
 import holdfast.updates
-from holdfast import aggregate, columns, fast, save_update
-from holdfast.compiled import NETWORK
+from holdfast import aggregate, columns, native, save_update
+from holdfast import fast_columns as fast
+from holdfast.compiled_columns import NETWORK
 
 MS = [1, 2, 3, 4, 5, 20, 31, NETWORK - 1, NETWORK, NETWORK + 1, NETWORK + 2, 261, 1000]
 every_m = pytest.mark.parametrize("m", MS)
@@ -59,19 +61,15 @@ def sorted_mean_around_median(X, keep):
     return np.take_along_axis(ordered, nearest, axis=0).mean(axis=0)
 
 
-def scratch(X):
-    return np.empty(X.size, X.dtype)
-
-
 def assert_agrees(X):
     """All three rules, for the least and the most that they can leave out."""
     m = len(X)
     before, room = X.copy(), 1e-15 * (4 + np.sqrt(m)) * np.abs(X).max(axis=0).astype(np.float64) + 5e-324
-    np.testing.assert_array_equal(fast.median(X, scratch(X)), sorted_median(X))
+    np.testing.assert_array_equal(fast.median(X), sorted_median(X))
     for f in {0, m // 5, (m - 1) // 2}:
-        assert (np.abs(fast.trimmed_mean(X, scratch(X), f=f) - sorted_trimmed_mean(X, f)) <= room).all()
+        assert (np.abs(fast.trimmed_mean(X, f=f) - sorted_trimmed_mean(X, f)) <= room).all()
     for keep in {1, m - m // 5, m}:
-        found, expected = fast.mean_around_median(X, scratch(X), keep=keep), sorted_mean_around_median(X, keep)
+        found, expected = fast.mean_around_median(X, keep=keep), sorted_mean_around_median(X, keep)
         assert (np.abs(found - expected) <= room).all()
     np.testing.assert_array_equal(X, before)
 
@@ -113,10 +111,10 @@ def test_agrees_with_numpy_kernels(m, dtype):
         return np.sort(X.T, axis=1)
 
     room = {"rtol": 0, "atol": 8 * np.finfo(dtype).eps}
-    np.testing.assert_array_equal(fast.median(X, scratch(X)), columns.median(ordered()))
-    np.testing.assert_allclose(fast.trimmed_mean(X, scratch(X), f=2), columns.trimmed_mean(ordered(), f=2), **room)
+    np.testing.assert_array_equal(fast.median(X), columns.median(ordered()))
+    np.testing.assert_allclose(fast.trimmed_mean(X, f=2), columns.trimmed_mean(ordered(), f=2), **room)
     np.testing.assert_allclose(
-        fast.mean_around_median(X, scratch(X), keep=m - 3), columns.mean_around_median(ordered(), keep=m - 3), **room
+        fast.mean_around_median(X, keep=m - 3), columns.mean_around_median(ordered(), keep=m - 3), **room
     )
 
 
@@ -135,7 +133,7 @@ VIEWS = {
 @pytest.mark.parametrize("shape", [(20, 130), (150, 3), (5, 1), (1, 9)], ids=str)
 def test_any_layout_in_memory(view, shape):
     X = VIEWS[view](np.random.default_rng(0).standard_normal(shape).astype(np.float32))
-    np.testing.assert_array_equal(fast.median(X, scratch(X)), sorted_median(X))
+    np.testing.assert_array_equal(fast.median(X), sorted_median(X))
 
 
 @every_dtype
@@ -146,9 +144,9 @@ def test_what_is_not_finite_ends(m, bad, dtype):
     X[::3, ::2], X[:, 1] = bad, bad
     clean = np.arange(70) % 2 > 0
     clean[1] = False
-    np.testing.assert_array_equal(fast.median(X, scratch(X))[clean], sorted_median(X)[clean])
-    fast.trimmed_mean(X, scratch(X), f=m // 4)
-    fast.mean_around_median(X, scratch(X), keep=m // 2)
+    np.testing.assert_array_equal(fast.median(X)[clean], sorted_median(X)[clean])
+    fast.trimmed_mean(X, f=m // 4)
+    fast.mean_around_median(X, keep=m // 2)
 
 
 @pytest.mark.parametrize(("m", "low", "high"), [(1, 0, 0), (2, 0, 1), (20, 9, 10), (33, 5, 27), (100, 0, 99)])
@@ -176,7 +174,7 @@ every_call = pytest.mark.parametrize("rule", CALLS)
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(columns, "ENOUGH", 0)
+    monkeypatch.setattr(native, "ENOUGH", 0)
 
 
 def updates(dtype=np.float32):
@@ -185,7 +183,7 @@ def updates(dtype=np.float32):
 
 def numpy_only(rule, X, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(columns, "ENOUGH", sys.maxsize)
+        patch.setattr(native, "ENOUGH", sys.maxsize)
         return aggregate(X, rule)
 
 
@@ -217,24 +215,16 @@ def test_threads_and_blocks_change_nothing(rule, monkeypatch):
 @every_call
 def test_without_numba(rule, monkeypatch):
     X = updates()
-    with monkeypatch.context() as patch:
-        patch.setattr(columns, "ENOUGH", 0)
-        expected = aggregate(X, rule).value
-        for name in [name for name in sys.modules if name.split(".")[0] == "numba" or name in LOADED]:
-            patch.delitem(sys.modules, name)
-        patch.setitem(sys.modules, "numba", None)  # importing it is then a ModuleNotFoundError
-        patch.delattr(holdfast, "fast")
-        columns._fast.cache_clear()
-        assert columns._fast() is None
-        found = aggregate(X, rule).value
-    columns._fast.cache_clear()
-    assert columns._fast() is fast
-    np.testing.assert_allclose(found, expected, rtol=0, atol=0 if rule == "median" else 1e-6)
+    monkeypatch.setattr(native, "ENOUGH", 0)
+    expected = aggregate(X, rule).value
+    monkeypatch.setattr(native, "_has_numba", lambda: False)
+    monkeypatch.setitem(sys.modules, "holdfast.fast_columns", None)  # importing it is then an error
+    np.testing.assert_allclose(aggregate(X, rule).value, expected, rtol=0, atol=0 if rule == "median" else 1e-6)
 
 
-LOADED = ("holdfast.fast", "holdfast.compiled")
-
-
-def test_little_data_does_not_wake_numba(monkeypatch):
-    monkeypatch.setattr(columns, "_fast", lambda: pytest.fail("for so little"))
-    aggregate(updates(), "median")
+def test_little_data_does_not_wake_numba():
+    script = (
+        "import sys, numpy, holdfast; holdfast.aggregate(numpy.ones((9, 9)), 'median'); print('numba' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"

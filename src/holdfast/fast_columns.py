@@ -5,53 +5,41 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from holdfast.arrays import Vector
-from holdfast.compiled import NETWORK, SAMPLE, means_around_medians, trimmed_means
+from holdfast.compiled_columns import NETWORK, SAMPLE, means_around_medians, trimmed_means
 from holdfast.mixture import Block
+from holdfast.native import line_of
 
 __all__ = ["mean_around_median", "median", "network", "trimmed_mean"]
 
 
-def median(block: Block, scratch: Block) -> Vector:
+def median(block: Block) -> Vector:
     """As `columns.median`, of the block itself."""
     m = len(block)
-    return _trimmed(block, scratch, (m - 1) // 2)
+    return _trimmed(block, (m - 1) // 2)
 
 
-def trimmed_mean(block: Block, scratch: Block, *, f: int) -> Vector:
+def trimmed_mean(block: Block, *, f: int) -> Vector:
     """As `columns.trimmed_mean`, of the block itself."""
-    return _trimmed(block, scratch, f)
+    return _trimmed(block, f)
 
 
-def _trimmed(block: Block, scratch: Block, f: int) -> Vector:
+def _trimmed(block: Block, f: int) -> Vector:
     m, width = block.shape
     row = np.empty(width)
-    trimmed_means(*_runs(block, scratch), m, f, network(m, f, m - 1 - f), row)
+    trimmed_means(*line_of(block), m, f, network(m, f, m - 1 - f), row)
     return row
 
 
-def mean_around_median(block: Block, scratch: Block, *, keep: int) -> Vector:
+def mean_around_median(block: Block, *, keep: int) -> Vector:
     """As `columns.mean_around_median`, of the block itself."""
     m, width = block.shape
     row = np.empty(width)
     middle, last = network(m, (m - 1) // 2, m // 2), network(m, keep - 1, keep - 1)
-    means_around_medians(*_runs(block, scratch), m, keep, middle, last, row)
+    means_around_medians(*line_of(block), m, keep, middle, last, row)
     return row
-
-
-def _runs(block: Block, scratch: Block) -> tuple[Block, int]:
-    """The block's memory as one line, and how far apart its rows begin; a copy where rows are no runs of it."""
-    size, (apart, step) = block.itemsize, block.strides
-    if step != size or apart < 0 or apart % size or not block.flags.aligned:
-        copy = scratch.reshape(block.shape)
-        np.copyto(copy, block)
-        block, apart = copy, copy.strides[0]
-    apart //= size
-    # Read-only whatever it was: one type, compiled once.
-    return as_strided(block, ((len(block) - 1) * apart + block.shape[1],), (size,), writeable=False), apart
 
 
 @lru_cache(maxsize=64)
