@@ -8,9 +8,18 @@ from functools import cached_property
 import numpy as np
 
 from holdfast.arrays import Vector
-from holdfast.updates import Block, products
+from holdfast.mixture import Block
 
-__all__ = ["Anchor"]
+__all__ = ["Anchor", "products"]
+
+
+def products(block: Block, delta: Block, place: Block | None = None) -> Vector:
+    """<X_i, delta> of every row, <place, delta> (0 without one) and |delta|^2."""
+    found = np.empty(len(block) + 2)
+    found[:-2] = block @ delta
+    found[-2] = 0.0 if place is None else place @ delta
+    found[-1] = np.dot(delta, delta)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,7 +48,7 @@ class Survey:
                 rule = self.run(Geometry(updates, np.ones(updates.m)))
             except ValueError:  # it will be told once it is known who is admitted
                 return None, False
-            self._row = np.empty(updates.d)
+            self._row = updates.zeros()
             return surveying(rule, self._row), True
         # From the disk, another look would cost more than all products.
         saves = updates.on_disk and self.stages[-1] not in NO_DISTANCES

@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.arrays import Vector, largest, to_host, unscaled
+from holdfast.magnitudes import DOUBLE_ROOM, SINGLE_ROOM, exponents_of, row_squares
 from holdfast.mixture import Block, Mixture
 from holdfast.sources import Source
+from holdfast.structure import rebuild
 
-__all__ = ["Block", "Kernel", "Updates", "out_of_reach", "products"]
+__all__ = ["Block", "Kernel", "Updates"]
 
 Result = TypeVar("Result")
 Kernel = Callable[[Block, slice, Block], Result]
@@ -31,9 +34,6 @@ WIDE_TILE = 2**19  # to one that makes no more than products: longer runs of eve
 SLAB = 2**20  # gathered at once where clients came as a list: fewer, longer copies
 WHOLE = 2**24  # to a kernel that looks at every number once
 STORED = 2**28  # bytes gathered at once, by all threads, where they came as files: from 500 of them 256 KiB a time
-SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
-DOUBLE_ROOM = 400  # and float64 numbers within 2**+-400
-RUN = 1024  # squares to add up as they are read
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 
 
@@ -84,6 +84,29 @@ class Updates:
         narrow = self.mixture is None and not self.wide and all(source.dtype is np.float32 for source in self.sources)
         return STORED // _threads() // (4 if narrow else 16)  # to widen or to mix takes copies
 
+    def zeros(self) -> Vector:
+        """d numbers; whatever kernels write to, part by part."""
+        return np.zeros(self.d)
+
+    def vector(self, arrays: list[Any]) -> Vector:
+        """d numbers that came as the arrays of one update."""
+        return np.concatenate([to_host(array, np.float64).reshape(-1) for array in arrays])
+
+    def row(self, client: int) -> Vector:
+        """One row."""
+        row = self.zeros()
+
+        def kernel(block: Block, at: slice, _: Block) -> None:
+            row[at] = block[0]
+
+        for _ in self.take(np.array([client])).map(kernel):
+            pass
+        return row
+
+    def shaped(self, vector: Vector, template: Any, dtypes: list[str]) -> Any:
+        """d numbers, as they were read, as one update."""
+        return rebuild(template, unscaled(vector, self.base), dtypes)
+
     def materialised(self) -> Updates:
         """The rows as one array, for mixtures that will be read many times."""
         wide = self.base != 0 or any(source.dtype is np.float64 for source in self.sources)
@@ -98,7 +121,7 @@ class Updates:
 
     def reaching(self, place: NDArray[np.float64] | None) -> Updates:
         """The same updates, read as float64 where distances to `place` would overflow float32."""
-        far = place is not None and float(np.abs(place).max()) > 2.0**SINGLE_ROOM
+        far = place is not None and largest(place) > 2.0**SINGLE_ROOM
         return replace(self, wide=True) if far else self
 
     def take(self, clients: NDArray[np.intp]) -> Updates:
@@ -202,7 +225,11 @@ class Updates:
         if self.d <= 2 * columns:
             return self.read(0, self.d)
         starts = np.linspace(0, self.d - SAMPLE_RUN, columns // SAMPLE_RUN).astype(int)
-        return np.concatenate([self.read(a, a + SAMPLE_RUN) for a in starts], axis=1)
+        return self.runs([(a, a + SAMPLE_RUN) for a in starts])
+
+    def runs(self, spans: list[tuple[int, int]]) -> Block:
+        """The columns of several spans."""
+        return np.concatenate([self.read(*span) for span in spans], axis=1)
 
     def gather(self, columns: NDArray[np.intp]) -> Block:
         """The given columns (in rising order), in float64."""
@@ -224,10 +251,10 @@ class Updates:
         """
 
         def squares(block: Block, at: slice, scratch: Block) -> Block:
-            own = _row_squares(block)
+            own = row_squares(block)
             return own if also is None else np.concatenate([own, also(block, at, scratch)])
 
-        def largest(block: Block, _: slice, __: Block) -> Block:
+        def extremes(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
 
         with np.errstate(over="ignore", invalid="ignore"):
@@ -239,7 +266,7 @@ class Updates:
         if not ordinary.all():
             # Look at every number. maximum propagates NaN, so one bad number shows in its row.
             odd = np.flatnonzero(~ordinary)
-            norms[odd] = np.maximum.reduce(list(self.take(odd).map(largest)), axis=0)
+            norms[odd] = np.maximum.reduce(list(self.take(odd).map(extremes)), axis=0)
         return norms, ordinary, sums[self.m :]
 
     def scaled(self, magnitudes: NDArray[np.float64]) -> Updates:
@@ -248,39 +275,8 @@ class Updates:
         Numbers that float32 cannot square are read as float64. Where float64 cannot square them either, all are read times
         one power of two, chosen by the median magnitude, which no minority can move.
         """
-        exponents, typical = _exponents(magnitudes)
+        exponents, typical = exponents_of(magnitudes)
         if abs(typical) <= SINGLE_ROOM and exponents.max() <= SINGLE_ROOM:
             return self
         fits = abs(typical) <= DOUBLE_ROOM and exponents.max() <= DOUBLE_ROOM
         return replace(self, wide=True, base=0 if fits else -typical)
-
-
-def _row_squares(block: Block) -> NDArray[np.float64]:
-    """sum_j x_ij^2 of every row, added up in float64 after short runs."""
-    m, width = block.shape
-    runs, rest = block[:, : width - width % RUN].reshape(m, -1, RUN), block[:, width - width % RUN :]
-    total: NDArray[np.float64] = np.vecdot(runs, runs).sum(axis=1, dtype=np.float64) + np.vecdot(rest, rest)
-    return total
-
-
-def products(block: Block, delta: Block, place: Block | None = None) -> NDArray[np.float64]:
-    """<X_i, delta> of every row, <place, delta> (0 without one) and |delta|^2."""
-    found = np.empty(len(block) + 2)
-    found[:-2] = block @ delta
-    found[-2] = 0.0 if place is None else place @ delta
-    found[-1] = np.dot(delta, delta)
-    return found
-
-
-def out_of_reach(magnitudes: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Rows so far above the median row that float64 cannot square both: 2**400 times, which no honest client is."""
-    exponents, typical = _exponents(magnitudes)
-    return exponents > typical + DOUBLE_ROOM
-
-
-def _exponents(magnitudes: NDArray[np.float64]) -> tuple[NDArray[np.intc], int]:
-    """Every row's power of two, and the median one; rows of zeros have none, and stand with the median."""
-    some = magnitudes > 0
-    exponents = np.frexp(magnitudes)[1]
-    typical = int(np.median(exponents[some])) if some.any() else 0
-    return np.where(some, exponents, typical), typical
