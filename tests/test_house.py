@@ -28,6 +28,7 @@ MATHEMATICS = [  # low to high: a module imports only from those before it
     "arrays",
     "structure",
     "mixture",
+    "magnitudes",
     "crew",
     "native",
     "compiled_sweeps",
@@ -35,6 +36,8 @@ MATHEMATICS = [  # low to high: a module imports only from those before it
     "sweeps",
     "sources",
     "updates",
+    "shipping",
+    "dasked",
     "compiled_columns",
     "fast_columns",
     "columns",
@@ -57,6 +60,7 @@ MATHEMATICS = [  # low to high: a module imports only from those before it
     "aggregate",
 ]
 ON_DISK = {"stored", "saved"}  # numbers in files: the mathematics stands on them as it does on array libraries
+ON_CLUSTER = {"shipping", "dasked"}  # and numbers on other machines
 LAYERS = [
     *MATHEMATICS,
     "__init__",
@@ -126,9 +130,11 @@ LAYERS = [
 NOT_IN_MATHEMATICS = {
     *("csv", "gzip", "http", "io", "json", "pathlib", "pickle", "shutil", "socket", "subprocess", "tempfile", "urllib"),
     *("random", "time", "datetime"),  # chance and time come from the caller
-    *("jax", "rich", "torch", "typer"),
+    *("dask", "distributed", "jax", "rich", "torch", "typer"),
 }
-OS_IN_MATHEMATICS = {"cpu_count", "environ", "process_cpu_count", "sched_getaffinity", "register_at_fork"}  # how many threads, and no more
+OS_IN_MATHEMATICS = {  # about threads, and no more
+    *("cpu_count", "environ", "process_cpu_count", "register_at_fork", "sched_getaffinity"),
+}
 RANDOM_ANYWHERE = {"Generator", "default_rng", "SeedSequence"}  # the rest of numpy.random is one global state
 LONGEST = 300
 
@@ -165,7 +171,7 @@ def test_no_module_hides_in_a_folder():
     assert not list(PACKAGE.glob("*/*.py")), "the package is flat; tests/test_house.py looks at its top level only"
 
 
-@pytest.mark.parametrize("name", [name for name in MATHEMATICS if name not in ON_DISK])
+@pytest.mark.parametrize("name", [name for name in MATHEMATICS if name not in ON_DISK | ON_CLUSTER])
 def test_mathematics_has_no_files_and_no_screen(name):
     tree = TREES[name]
     found = {package for package, _, _ in imports(tree)} & NOT_IN_MATHEMATICS
@@ -322,7 +328,7 @@ def test_documents_name_commands_that_exist():
 
 
 def test_import_is_light():
-    heavy = "{'torch', 'jax', 'typer', 'rich', 'pandas', 'scipy', 'numba'}"
+    heavy = "{'torch', 'jax', 'typer', 'rich', 'pandas', 'scipy', 'numba', 'dask'}"
     code = f"import sys, holdfast; print(*sorted({heavy} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from holdfast.arrays import Vector, dtype_name, host, is_array, kind, to_host
+from holdfast.arrays import Vector, dtype_name, host, is_array, is_dask, kind, largest
 from holdfast.checks import positive
+from holdfast.magnitudes import out_of_reach
 from holdfast.sources import Source
-from holdfast.structure import Leaf, Signature, count, describe, flatten, form, rebuild, signature
-from holdfast.updates import Block, Kernel, Updates, out_of_reach
+from holdfast.structure import Leaf, Signature, count, describe, flatten, form, signature
+from holdfast.updates import Block, Kernel, Updates
 
 __all__ = ["Admission", "admit"]
 
@@ -48,8 +49,8 @@ class Admission:
     fit: NDArray[np.bool_]
 
     def shaped(self, vector: Vector) -> Any:
-        """A vector of d numbers as one update."""
-        return rebuild(self.template, vector, self.dtypes)
+        """A vector of d numbers, as the updates are read, as one update."""
+        return self.updates.shaped(vector, self.template, self.dtypes)
 
     def vector(self, update: object, name: str) -> Vector:
         """One update as a vector of d numbers; an error where it does not fit the clients' or is out of range."""
@@ -60,8 +61,8 @@ class Admission:
                 f"{name} must be shaped as the updates: {describe(signature(leaves), expected)}. Pass the last model or "
                 "aggregate."
             )
-        flat = np.concatenate([to_host(host(leaf.array), np.float64).reshape(-1) for leaf in leaves])
-        if not (np.abs(flat) <= FARTHEST).all():
+        flat = self.updates.vector([leaf.array for leaf in leaves])
+        if not largest(flat) <= FARTHEST:
             raise ValueError(
                 f"{name} has numbers that are not finite, or beyond {FARTHEST:g}. Pass the last sound one."
             )
@@ -111,7 +112,7 @@ def admit(
 
     sources = _sources(updates, leaves, sound)
     skips = hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
-    matrix = Updates(sources, len(sound), clients=sound if skips else None)
+    matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
     also, threads = look(matrix)
     magnitudes, ordinary, seen = matrix.magnitudes(also, threads=threads)
     fit = np.isfinite(magnitudes)
@@ -147,6 +148,10 @@ def _clients(updates: object) -> Sequence[Any]:
     """The updates one by one, whatever they came in."""
     if isinstance(updates, Mapping):
         raise TypeError("updates must be an array or a list with one update per client. Pass list(updates.values()).")
+    if is_dask(updates):
+        from holdfast.dasked import require_blocks
+
+        require_blocks(updates)
     if is_array(updates):
         shape = tuple(updates.shape)  # type: ignore[attr-defined]
         if len(shape) < 2:
@@ -167,7 +172,10 @@ def _flattened(clients: Sequence[Any], reasons: list[str]) -> list[list[Leaf] | 
     out: list[list[Leaf] | None] = []
     for i, update in enumerate(clients):
         try:
-            out.append(_readable(update))
+            leaves = _readable(update)
+            if any(is_dask(leaf.array) for leaf in leaves):
+                raise TypeError("a Dask array of its own; those of all clients make one, dask.array.stack(updates)")
+            out.append(leaves)
         except Exception as problem:  # whatever an object that a client sent raises is that client's affair
             reasons[i] = f"{problem}"[:200] or type(problem).__name__
             out.append(None)
@@ -251,6 +259,10 @@ def _someone(left: NDArray[np.intp], reasons: list[str], hint: str = "") -> None
 
 def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np.intp]) -> tuple[Source, ...]:
     """One source per array of the model. A stacked array stays one array; lists keep only the sound clients."""
+    if is_dask(updates):
+        from holdfast.dasked import source_of
+
+        return (source_of(updates),)
     if is_array(updates):
         array = host(updates)
         size = count(array) // len(array)
@@ -259,6 +271,14 @@ def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np
         return (Source.of(array if array.ndim == 2 else array.reshape(len(array), size), size),)
     chosen = [own for i in sound if (own := leaves[i]) is not None]
     return tuple(Source.of([own[k].array for own in chosen], count(chosen[0][k].array)) for k in range(len(chosen[0])))
+
+
+def _kind_of(updates: object) -> type[Updates]:
+    if not is_dask(updates):
+        return Updates
+    from holdfast.dasked import ClusterUpdates  # here, so that Dask is imported by those who use it
+
+    return ClusterUpdates
 
 
 def _dtypes(leaves: list[list[Leaf] | None], admitted: list[int]) -> list[str]:

@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from holdfast import columns, rules
 from holdfast.admission import Admission, admit
 from holdfast.aggregation import Aggregation, Clients, Proof
-from holdfast.arrays import Vector, numbers
+from holdfast.arrays import Vector, each, numbers
 from holdfast.columns import Columnwise
 from holdfast.geometry import Geometry, Matrix, Weights
+from holdfast.magnitudes import DOUBLE_ROOM
 from holdfast.solver import Solved
 from holdfast.spec import Stage, parse
 from holdfast.stored import forgiving, opened
 from holdfast.survey import Survey
-from holdfast.updates import DOUBLE_ROOM
 
 __all__ = ["aggregate"]
 
@@ -40,7 +40,8 @@ def aggregate(
     """Aggregate what m clients sent, safely, and say what was done to each of them.
 
     updates     an (m, d) array; a list of m arrays of one shape; a list of m lists or dicts of arrays (NumPy, torch, JAX);
-                a directory of .npy or .safetensors files, one per client, or a list of their paths
+                a directory of .npy or .safetensors files, one per client, or a list of their paths;
+                an (m, d) Dask array, which is aggregated where its blocks lie
     rule        a name, a spec such as "nearest_neighbour_mixing(f=10) | trimmed_mean(f=10)", or a function
                 geometry -> weights; `holdfast.RULES` lists the names
     samples     the n_i that clients claim; those beyond sample_cap times the median are capped (None trusts them)
@@ -68,7 +69,8 @@ def aggregate(
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
 
     if start is not None:
-        call["start"] = np.clip(np.ldexp(admission.vector(start, "start"), admission.updates.base), -FAR, FAR)
+        base = admission.updates.base
+        call["start"] = each(admission.vector(start, "start"), lambda part: np.clip(np.ldexp(part, base), -FAR, FAR))
     geometry = survey.geometry(admission, call["start"])
     points, mixture = geometry, None
     for stage in mixings:
@@ -91,7 +93,7 @@ def aggregate(
         )
     clients = _clients(account, admission, geometry)
     return Aggregation(
-        value=admission.shaped(geometry.real(account.value)),
+        value=admission.shaped(account.value),
         weights=None if account.weights is None else clients.weights,
         clients=clients,
         converged=account.solved.converged,

@@ -156,7 +156,8 @@ class Proof:
 class Aggregation:
     """One aggregate that liars could not capture, and what was done to get it.
 
-    value    structure, array library, dtype and device of one update
+    value    structure, array library, dtype and device of one update; of a Dask array, a Dask array whose numbers the last
+             pass has left on the cluster: .compute() brings them here, and nothing else does
     weights  m numbers >= 0 that sum to 1 (to less after `clipping`), so that value = weights @ updates; None for column
              rules, and where a `start` has a share in the value
     clients  one row per client

@@ -6,6 +6,7 @@ block by block through the array API.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import array_api_compat as api
@@ -19,17 +20,24 @@ __all__ = [
     "compute_dtype",
     "copy_part",
     "dtype_name",
+    "each",
     "from_host",
     "host",
     "is_array",
+    "is_dask",
     "kind",
+    "largest",
     "length",
     "lengths",
     "numbers",
     "to_host",
+    "unscaled",
 ]
 
 Vector = NDArray[np.float64]
+"""Where there are d numbers and the updates lie on a cluster, a `dasked.Spread` stands for it."""
+
+LARGEST = float(np.finfo(np.float64).max)
 
 
 def is_array(thing: object) -> bool:
@@ -37,6 +45,11 @@ def is_array(thing: object) -> bool:
     return isinstance(thing, np.ndarray | StoredArray) or (
         not isinstance(thing, np.generic | type) and bool(api.is_array_api_obj(thing))
     )
+
+
+def is_dask(thing: object) -> bool:
+    """Whether `thing` is a Dask array; never imports Dask."""
+    return bool(api.is_dask_array(thing))
 
 
 def dtype_name(array: Any) -> str:
@@ -125,9 +138,29 @@ def lengths(rows: NDArray[np.float64]) -> Vector:
 
 def length(vector: Vector) -> float:
     """The Euclidean norm of one vector, likewise; without a copy where the plain sum of squares will do."""
+    if not isinstance(vector, np.ndarray):
+        return float(vector.length())
     with np.errstate(over="ignore", under="ignore"):
         square = float(vector @ vector)
     return float(np.sqrt(square)) if 1e-280 < square < np.inf else float(lengths(vector[None])[0])
+
+
+def each(vector: Vector, function: Callable[[Vector], Vector]) -> Vector:
+    """function(vector), for a function of every number on its own."""
+    return function(vector) if isinstance(vector, np.ndarray) else vector.each(function)
+
+
+def largest(vector: Vector) -> float:
+    """The largest magnitude in a vector; NaN where it holds one."""
+    return float(np.abs(vector).max() if isinstance(vector, np.ndarray) else vector.largest())
+
+
+def unscaled(numbers: Vector | float, base: int) -> Vector:
+    """Numbers that were read times 2**base as the caller knows them; what float64 cannot hold becomes its largest number."""
+    if not base:
+        return np.asarray(numbers)
+    with np.errstate(over="ignore"):
+        return np.clip(np.ldexp(numbers, -base), -LARGEST, LARGEST)
 
 
 def numbers(given: object) -> Vector:

@@ -35,7 +35,7 @@ def apply(updates: Updates, rule: Columnwise) -> Vector:
     """The row that the rule makes of the updates."""
     plain = replace(updates, wide=False)
     chosen = plain if rule.clients is None else plain.take(rule.clients)
-    row = np.empty(chosen.d)
+    row = chosen.zeros()
     for _ in chosen.map(_row_kernel(rule, row)):
         pass
     return row

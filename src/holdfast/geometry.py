@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from holdfast import columns
 from holdfast.anchor import Anchor
-from holdfast.arrays import Vector, length, lengths
+from holdfast.arrays import Vector, length, lengths, unscaled
 from holdfast.columns import Columnwise
 from holdfast.gram import Gram
 from holdfast.mixture import Mixture
@@ -24,7 +24,6 @@ Matrix = NDArray[np.float64]
 START_COLUMNS = 256  # distances over so many columns are right to some percent: enough to start from
 START_STEPS = 3
 SURPRISE = 10  # a centre so many times farther from most clients than the sample said was captured outside of it
-LARGEST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,7 @@ class Geometry:
 
     def real(self, lengths: Vector | float) -> Vector:
         """Lengths as the caller knows them; what float64 cannot hold becomes its largest number."""
-        if not self.updates.base:
-            return np.asarray(lengths)
-        with np.errstate(over="ignore"):
-            return np.clip(np.ldexp(lengths, -self.updates.base), -LARGEST, LARGEST)
+        return unscaled(lengths, self.updates.base)
 
     def read(self, lengths: Vector | float) -> Vector:
         """The caller's lengths as we reckon in them, infinity where they are beyond all clients."""
@@ -94,8 +90,7 @@ class Geometry:
         if self.gram is None:
             # A client comes off first: else float32 would lose the differences in the offset all clients share.
             middle = int(self.distances(self.start()).argmin())
-            row = self.updates.take(np.array([middle])).read(0, self.updates.d)[0]
-            self.gram = Gram(self.gram_around(row.astype(np.float64)))
+            self.gram = Gram(self.gram_around(self.updates.row(middle)))
         return self.gram.squared_distances
 
     def gram_around(self, place: Vector) -> Matrix:
@@ -122,7 +117,7 @@ class Geometry:
         if self.gram is not None and origin is None and pulls is None and np.count_nonzero(weights) == 1:
             return self._at_client(self.gram, int(weights.argmax()))
         if not directly and origin is None:
-            centre = np.empty(self.updates.d)
+            centre = self.updates.zeros()
             distances, force = self._by_products(weights, pulls, centre)
             if distances is not None:
                 known = None if self.gram is None else self.gram.distances(weights, self.resolution)
@@ -131,11 +126,12 @@ class Geometry:
 
     def _at_client(self, gram: Gram, client: int) -> Measurement:
         """A client as the centre: distances between pairs are known, but for those too near to tell."""
-        place = self.updates.take(np.array([client])).read(0, self.updates.d)[0].astype(np.float64)
+        place = self.updates.row(client)
         squares, own = gram.squared_distances[client], gram.matrix.diagonal()
         near = np.flatnonzero(squares <= 1e5 * self.resolution * (own + own[client]))
-        distances = np.sqrt(squares)
-        distances[near] = Geometry(self.updates.take(near), self.samples[near]).distances_to(place)
+        near, distances = near[near != client], np.sqrt(squares)
+        if near.size:
+            distances[near] = Geometry(self.updates.take(near), self.samples[near]).distances_to(place)
         return Measurement(place, distances)
 
     def _by_products(
@@ -165,7 +161,7 @@ class Geometry:
         which are small, mends that.
         """
         updates = self.updates
-        centre = np.empty(updates.d)
+        centre = updates.zeros()
         total, rest = (weights.sum(), 0.0) if origin is None else (1.0, 1.0 - weights.sum())
         forces = np.stack([weights, np.zeros(self.m) if pulls is None else pulls])
 

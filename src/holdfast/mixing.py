@@ -46,7 +46,7 @@ def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) ->
 def clipping(geometry: Geometry, *, radius: float) -> Matrix:
     """Shorten each update longer than `radius` to that length: x_i min(1, radius/|x_i|)."""
     reach = float(geometry.read(positive(radius, "radius")))
-    lengths = geometry.distances_to(np.zeros(geometry.updates.d))
+    lengths = geometry.distances_to(geometry.updates.zeros())
     return np.diag(np.divide(reach, lengths, out=np.ones(geometry.m), where=lengths > reach))
 
 

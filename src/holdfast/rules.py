@@ -119,7 +119,9 @@ def median_of_means(
     mixture = np.zeros((count, geometry.m))
     for row, batch in zip(mixture, np.array_split(rng.permutation(geometry.m), count), strict=True):
         row[batch] = 1 / len(batch)
-    means = Geometry(geometry.mixed(mixture, np.ones(count)).updates.materialised(), np.ones(count))
+    means = geometry.mixed(mixture, np.ones(count))
+    if means.gram is None:
+        means = Geometry(means.updates.materialised(), means.samples)
     solved = geometric_median(means)
     return Solved(solved.weights @ mixture, None, solved.converged, solved.iterations, solved.stationarity)
 

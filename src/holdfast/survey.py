@@ -50,7 +50,7 @@ class Survey:
                 rule = self.run(Geometry(updates, np.ones(updates.m)))
             except ValueError:  # it will be told once it is known who is admitted
                 return None, False
-            self._row = np.empty(updates.d)
+            self._row = updates.zeros()
             return surveying(rule, self._row), True
         # From the disk, another look would cost more than all products; few clients have few products.
         few = updates.m <= FEW and worth_compiling(updates.m * updates.d) and self.stages[-1] not in COLUMN_RULES

@@ -16,7 +16,7 @@ from holdfast.arrays import Vector
 from holdfast.mixture import Block
 from holdfast.native import worth_compiling
 
-__all__ = ["Sweeps", "sweeps_for"]
+__all__ = ["INTERPRETED", "Sweeps", "products", "row_squares", "sweep", "sweeps_for"]
 
 RUN = 1024  # squares to add up as they are read
 

@@ -10,18 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.arrays import Vector, largest, to_host, unscaled
 from holdfast.crew import shared
 from holdfast.crew import threads as threads_to_use
+from holdfast.magnitudes import DOUBLE_ROOM, SINGLE_ROOM, exponents_of
 from holdfast.mixture import Block, Mixture
 from holdfast.sources import Source
+from holdfast.structure import rebuild
 from holdfast.sweeps import Sweeps, sweeps_for
 
-__all__ = ["Block", "Kernel", "Updates", "out_of_reach"]
+__all__ = ["Block", "Kernel", "Updates"]
 
 Result = TypeVar("Result")
 Kernel = Callable[[Block, slice, Block], Result]
@@ -31,8 +34,6 @@ TILE = 2**18  # numbers handed to a kernel that makes as many of its own: both s
 SLAB = 2**20  # gathered at once where clients came as a list: fewer, longer copies
 WHOLE = 2**24  # to a kernel that looks at every number once
 STORED = 2**28  # bytes gathered at once, by all threads, where they came as files: from 500 of them 256 KiB a time
-SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
-DOUBLE_ROOM = 400  # and float64 numbers within 2**+-400
 LINE = 64  # columns: whole cache lines
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 
@@ -81,6 +82,29 @@ class Updates:
         """How to look at blocks of so much data."""
         return sweeps_for(self.m * self.d)
 
+    def zeros(self) -> Vector:
+        """d numbers; whatever kernels write to, part by part."""
+        return np.zeros(self.d)
+
+    def vector(self, arrays: list[Any]) -> Vector:
+        """d numbers that came as the arrays of one update."""
+        return np.concatenate([to_host(array, np.float64).reshape(-1) for array in arrays])
+
+    def row(self, client: int) -> Vector:
+        """One row."""
+        row = self.zeros()
+
+        def kernel(block: Block, at: slice, _: Block) -> None:
+            row[at] = block[0]
+
+        for _ in self.take(np.array([client])).map(kernel):
+            pass
+        return row
+
+    def shaped(self, vector: Vector, template: Any, dtypes: list[str]) -> Any:
+        """d numbers, as they were read, as one update."""
+        return rebuild(template, unscaled(vector, self.base), dtypes)
+
     def materialised(self) -> Updates:
         """The rows as one array, for mixtures that will be read many times."""
         wide = self.base != 0 or any(source.dtype is np.float64 for source in self.sources)
@@ -95,7 +119,7 @@ class Updates:
 
     def reaching(self, place: NDArray[np.float64] | None) -> Updates:
         """The same updates, read as float64 where distances to `place` would overflow float32."""
-        far = place is not None and float(np.abs(place).max()) > 2.0**SINGLE_ROOM
+        far = place is not None and largest(place) > 2.0**SINGLE_ROOM
         return replace(self, wide=True) if far else self
 
     def take(self, clients: NDArray[np.intp]) -> Updates:
@@ -202,7 +226,11 @@ class Updates:
         if self.d <= 2 * columns:
             return self.read(0, self.d)
         starts = np.linspace(0, self.d - SAMPLE_RUN, columns // SAMPLE_RUN).astype(int)
-        return np.concatenate([self.read(a, a + SAMPLE_RUN) for a in starts], axis=1)
+        return self.runs([(a, a + SAMPLE_RUN) for a in starts])
+
+    def runs(self, spans: list[tuple[int, int]]) -> Block:
+        """The columns of several spans."""
+        return np.concatenate([self.read(*span) for span in spans], axis=1)
 
     def gather(self, columns: NDArray[np.intp]) -> Block:
         """The given columns (in rising order), in float64."""
@@ -229,7 +257,7 @@ class Updates:
             own = sweeps.row_squares(block)
             return own if also is None else np.concatenate([own, also(block, at, scratch)])
 
-        def largest(block: Block, _: slice, __: Block) -> Block:
+        def extremes(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
 
         with np.errstate(over="ignore", invalid="ignore"):
@@ -244,7 +272,7 @@ class Updates:
         if not ordinary.all():
             # Look at every number. maximum propagates NaN, so one bad number shows in its row.
             odd = np.flatnonzero(~ordinary)
-            norms[odd] = np.maximum.reduce(list(self.take(odd).map(largest)), axis=0)
+            norms[odd] = np.maximum.reduce(list(self.take(odd).map(extremes)), axis=0)
         return norms, ordinary, sums[self.m :]
 
     def scaled(self, magnitudes: NDArray[np.float64]) -> Updates:
@@ -253,22 +281,8 @@ class Updates:
         Numbers that float32 cannot square are read as float64. Where float64 cannot square them either, all are read times
         one power of two, chosen by the median magnitude, which no minority can move.
         """
-        exponents, typical = _exponents(magnitudes)
+        exponents, typical = exponents_of(magnitudes)
         if abs(typical) <= SINGLE_ROOM and exponents.max() <= SINGLE_ROOM:
             return self
         fits = abs(typical) <= DOUBLE_ROOM and exponents.max() <= DOUBLE_ROOM
         return replace(self, wide=True, base=0 if fits else -typical)
-
-
-def out_of_reach(magnitudes: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Rows so far above the median row that float64 cannot square both: 2**400 times, which no honest client is."""
-    exponents, typical = _exponents(magnitudes)
-    return exponents > typical + DOUBLE_ROOM
-
-
-def _exponents(magnitudes: NDArray[np.float64]) -> tuple[NDArray[np.intc], int]:
-    """Every row's power of two, and the median one; rows of zeros have none, and stand with the median."""
-    some = magnitudes > 0
-    exponents = np.frexp(magnitudes)[1]
-    typical = int(np.median(exponents[some])) if some.any() else 0
-    return np.where(some, exponents, typical), typical
