@@ -16,7 +16,7 @@ from holdfast.checks import positive
 from holdfast.magnitudes import out_of_reach
 from holdfast.sources import Source
 from holdfast.structure import Leaf, Signature, count, describe, flatten, form, signature
-from holdfast.updates import Block, Kernel, Updates
+from holdfast.updates import Pass, Updates
 
 __all__ = ["Admission", "admit"]
 
@@ -87,11 +87,11 @@ def admit(
     samples: ArrayLike | None,
     sample_cap: float | None,
     like: object | None,
-    look: Callable[[Updates], tuple[Kernel[Block] | None, bool]],
+    look: Callable[[Updates], Pass | None],
 ) -> Admission:
     """Check structure, dtypes, samples and finiteness of every client; reject alone those who fail.
 
-    `look` says what else to compute in the pass that looks for numbers that are not finite, and whether with threads.
+    `look` says what else to compute in the pass that looks for numbers that are not finite.
     """
     clients = _clients(updates)
     stacked = is_array(updates)
@@ -113,8 +113,7 @@ def admit(
     sources = _sources(updates, leaves, sound)
     skips = hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
-    also, threads = look(matrix)
-    magnitudes, ordinary, seen = matrix.magnitudes(also, threads=threads)
+    magnitudes, ordinary, seen = matrix.magnitudes(look(matrix))
     fit = np.isfinite(magnitudes)
     for i in sound[~fit].tolist():
         reasons[i] = "numbers that are not finite"

@@ -15,9 +15,19 @@ from numpy.typing import NDArray
 
 from holdfast.arrays import Vector
 from holdfast.native import worth_compiling
-from holdfast.updates import Block, Kernel, Updates
+from holdfast.sweeps import Sweeps
+from holdfast.updates import TILE, Block, Kernel, Updates
 
-__all__ = ["ColumnKernel", "Columnwise", "apply", "mean_around_median", "median", "surveying", "trimmed_mean"]
+__all__ = [
+    "ColumnKernel",
+    "Columnwise",
+    "apply",
+    "columns_tile",
+    "mean_around_median",
+    "median",
+    "surveying",
+    "trimmed_mean",
+]
 
 ColumnKernel = Callable[[Block], Vector]
 """(sorted columns, one per row, to be overwritten) -> one number per column."""
@@ -36,22 +46,32 @@ def apply(updates: Updates, rule: Columnwise) -> Vector:
     plain = replace(updates, wide=False)
     chosen = plain if rule.clients is None else plain.take(rule.clients)
     row = chosen.zeros()
-    for _ in chosen.map(_row_kernel(rule, row)):
+    for _ in chosen.map(_row_kernel(rule, row), tile=columns_tile(chosen)):
         pass
     return row
 
 
-def surveying(rule: Columnwise, row: Vector) -> Kernel[Block]:
-    """For a pass over the data: writes the rule's row, and gives what tells the clients' distances to it."""
+def columns_tile(updates: Updates) -> int:
+    """Numbers to sort at a time: as many as stay in a core's cache; compiled code looks after that itself."""
+    return 4 * TILE if updates.sweeps.threads else TILE
+
+
+def surveying(rule: Columnwise, row: Vector, sweeps: Sweeps) -> Kernel[Block]:
+    """For the first pass over the data: writes the rule's row; gives the clients' squares, and products that tell distances."""
     write = _row_kernel(rule, row)
 
     def kernel(block: Block, at: slice, scratch: Block) -> Block:
         write(block, at, scratch)
-        rounded = row[at].astype(block.dtype)
-        # Not a matrix product: BLAS would bring threads of its own to every one of ours.
-        return np.append(np.vecdot(block, rounded), (0.0, np.vecdot(rounded, rounded)))
+        return np.append(sweeps.row_squares(block), _products(block, row[at].astype(block.dtype), sweeps))
 
     return kernel
+
+
+def _products(block: Block, delta: Block, sweeps: Sweeps) -> Vector:
+    if sweeps.threads:
+        return sweeps.products(block, delta, None)
+    # Not a matrix product: BLAS would bring threads of its own to every one of ours.
+    return np.append(np.vecdot(block, delta), (0.0, np.vecdot(delta, delta)))
 
 
 def _row_kernel(rule: Columnwise, row: Vector) -> Kernel[None]:

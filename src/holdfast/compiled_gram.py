@@ -10,13 +10,11 @@ import numpy as np
 from holdfast.arrays import Vector
 from holdfast.compiled_sweeps import compiled
 from holdfast.mixture import Block
-from holdfast.native import line_of
+from holdfast.native import RUN, line_of
 
 __all__ = ["gram"]
 
-RUN = 1024  # columns of a tile, and products to add up in float32 before float64 goes on
-CACHE = 2**18  # numbers of a tile, where that leaves enough columns
-SHORTEST = 256
+NEAR = 64  # rows of RUN columns that stay in L2 while all others pass by
 
 
 def gram(block: Block, place: Block) -> tuple[Vector, Vector, Vector]:
@@ -24,8 +22,7 @@ def gram(block: Block, place: Block) -> tuple[Vector, Vector, Vector]:
     m, width = block.shape
     whole = -(-m // 4) * 4
     products, squares, norms = np.zeros((whole, whole)), np.zeros(m), np.zeros(m)
-    columns = min(max(CACHE // m, SHORTEST), RUN)
-    tile = np.zeros((whole, columns), block.dtype)
+    tile = np.zeros((whole, RUN), block.dtype)  # fewer columns would stay in L2, but then the sums are most of the work
     _gram(*line_of(block), width, np.ascontiguousarray(place), tile, products, squares, norms)
     products = products[:m, :m]
     upper = np.triu(products)
@@ -48,12 +45,13 @@ def _gram(line, apart, width, place, tile, products, squares, norms):
                 square += np.float64(residual[j]) * np.float64(residual[j])
             norms[i] += norm
             squares[i] += square
-        for i in range(0, whole, 4):
-            a, b, c, d = tile[i, :n], tile[i + 1, :n], tile[i + 2, :n], tile[i + 3, :n]
-            for k in range(i, whole, 4):
-                _pairs(
-                    a, b, c, d, tile[k, :n], tile[k + 1, :n], tile[k + 2, :n], tile[k + 3, :n], products[i : i + 4], k
-                )
+        for first in range(0, whole, NEAR):
+            last = min(first + NEAR, whole)
+            for i in range(0, last, 4):
+                a, b, c, d = tile[i, :n], tile[i + 1, :n], tile[i + 2, :n], tile[i + 3, :n]
+                for k in range(max(first, i), last, 4):
+                    e, f, g, h = tile[k, :n], tile[k + 1, :n], tile[k + 2, :n], tile[k + 3, :n]
+                    _pairs(a, b, c, d, e, f, g, h, products[i : i + 4], k)
 
 
 @compiled

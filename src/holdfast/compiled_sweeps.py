@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from holdfast.arrays import Vector
 from holdfast.mixture import Block
-from holdfast.native import line_of
+from holdfast.native import RUN, line_of
 
 __all__ = ["compiled", "products", "row_squares", "sweep"]
 
-RUN = 1024  # squares to add up in float32
 TILE = 2**18  # numbers that two loops read one after the other, the second time from cache
 SHORTEST, LONGEST = (
     512,

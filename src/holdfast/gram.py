@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,19 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.arrays import Vector
-from holdfast.updates import Block, Kernel, Updates
+from holdfast.native import RUN
+from holdfast.updates import Block, Pass, Updates
 
-__all__ = ["Gram", "Residuals", "central_client", "gram_kernel", "residuals"]
+__all__ = ["Gram", "Residuals", "central_client", "gram_pass", "residuals"]
 
 CENTRAL_COLUMNS = 256
-RUN, SQUARE_RUN = 1024, 32  # products, and squares, to add up in float32 before float64 goes on
+SQUARE_RUN = 32  # squares to add up in float32 where lengths must be nearly exact
+MANY = 512  # clients, from which BLAS is faster by itself than compiled code shared by threads
 
 
 @dataclass(frozen=True, eq=False)
 class Gram:
     """<X_i - r, X_j - r> for all pairs, r one of the clients: what all of them share has come off."""
 
-    matrix: NDArray[np.float64]
+    base: NDArray[np.float64]
+    mixture: NDArray[np.float64] | None = None
+
+    @cached_property
+    def matrix(self) -> NDArray[np.float64]:
+        """Of the clients, or of the points that the mixture makes of them."""
+        return self.base if self.mixture is None else self.mixture @ self.base @ self.mixture.T
 
     def distances(self, weights: Vector, resolution: float) -> Vector | None:
         """|X_i - sum_j weights_j X_j| of every client; None where that would lose too many digits."""
@@ -48,7 +56,7 @@ class Gram:
     def mixed(self, mixture: NDArray[np.float64]) -> Gram | None:
         """Of the points mixture @ X; None unless the rows of the mixture sum to 1."""
         whole = np.allclose(mixture.sum(axis=1), 1, rtol=0, atol=1e-9)
-        return Gram(mixture @ self.matrix @ mixture.T) if whole else None
+        return Gram(self.matrix, mixture) if whole else None
 
 
 def central_client(updates: Updates) -> int:
@@ -60,14 +68,35 @@ def central_client(updates: Updates) -> int:
     return int(np.argmin(np.where(np.isfinite(squares), squares, np.inf)))
 
 
-def gram_kernel(client: int) -> Kernel[Block]:
-    """For a pass over the data: the matrix around this client, flat."""
+def gram_pass(updates: Updates, client: int) -> Pass:
+    """For the first pass over the data: the rows' squares, and the matrix around this client, flat."""
+    fast, sweeps = _compiled(updates), updates.sweeps
 
-    def kernel(block: Block, _: slice, scratch: Block) -> Block:
+    def interpreted(block: Block, _: slice, scratch: Block) -> Vector:
         residual = np.subtract(block, block[client], out=scratch.reshape(block.shape))
-        return (residual @ residual.T).reshape(-1)
+        return np.append(sweeps.row_squares(block), residual @ residual.T)
 
-    return kernel
+    if fast is None:
+        return Pass(interpreted, updates.long_tile, threads=False)
+
+    def compiled(block: Block, _: slice, __: Block) -> Vector:
+        products, _squares, norms = fast(block, block[client])
+        return np.append(norms, products)
+
+    return Pass(compiled, _tile(updates), threads=True)
+
+
+def _compiled(updates: Updates) -> Callable[[Block, Block], tuple[Vector, Vector, Vector]] | None:
+    if not updates.sweeps.threads or updates.m > MANY:
+        return None
+    from holdfast.compiled_gram import gram
+
+    return gram
+
+
+def _tile(updates: Updates) -> int:
+    """Enough numbers for the matrix that comes of them to be small beside them."""
+    return max(updates.sweeps.tile, 32 * updates.m**2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,22 +116,30 @@ def residuals(updates: Updates, place: Vector, distances: Vector) -> Residuals:
     some = distances[distances > 0]
     if len(some) and np.square(some.min()) < updates.d * 2.0**-80:
         updates = replace(updates, wide=True)
-    m = updates.m
+    m, fast = updates.m, _compiled(updates)
 
-    def kernel(block: Block, at: slice, scratch: Block) -> Vector:
+    def interpreted(block: Block, at: slice, scratch: Block) -> Vector:
         residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
         products, squares = np.zeros((m, m)), np.zeros(m)
         for part, run in _runs(residual, RUN):
             products += np.matmul(part, part.transpose(0, 2, 1)).sum(axis=0, dtype=np.float64)
             for piece, _ in _runs(residual[:, run], SQUARE_RUN):
                 squares += np.vecdot(piece, piece).sum(axis=0, dtype=np.float64)
-        return np.append(products.reshape(-1), squares)
+        return np.append(squares, products)
 
-    found = updates.sum(kernel, tile=updates.long_tile)
+    def compiled(block: Block, at: slice, _: Block) -> Vector:
+        assert fast is not None
+        products, squares, _norms = fast(block, place[at].astype(block.dtype))
+        return np.append(squares, products)
+
+    if fast is None:
+        found = updates.sum(interpreted, tile=updates.long_tile)
+    else:
+        found = updates.sum(compiled, tile=_tile(updates), threads=True)
     single = not updates.wide and any(source.dtype is np.float32 for source in updates.sources)
     # 64 more for the lengths, which are off by half of SQUARE_RUN each, for rounding the differences and for the sums.
     error = (RUN + 64) * float(np.finfo(np.float32 if single else np.float64).eps)
-    return Residuals(found[: m * m].reshape(m, m), np.sqrt(found[m * m :]), error)
+    return Residuals(found[m:].reshape(m, m), np.sqrt(found[:m]), error)
 
 
 def _runs(block: Block, length: int) -> Iterator[tuple[Block, slice]]:

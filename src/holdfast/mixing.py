@@ -23,10 +23,13 @@ def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
     """
     f, m = integer(f, "f"), geometry.m
     require(m >= 2 * f + 1, "nearest_neighbour_mixing", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
-    nearest = np.argsort(geometry.squared_distances, axis=1, kind="stable")[:, : m - f]
-    mixture = np.zeros((m, m))
-    np.put_along_axis(mixture, nearest, 1 / (m - f), axis=1)
-    return mixture
+    squares = geometry.squared_distances
+    farthest = np.partition(squares, m - f - 1, axis=1)[:, m - f - 1, None]
+    nearer, ties = squares < farthest, squares == farthest
+    among = nearer | (
+        ties & (np.cumsum(ties, axis=1) <= m - f - nearer.sum(axis=1, keepdims=True))
+    )  # lower numbers first
+    return among / (m - f)
 
 
 def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) -> Matrix:

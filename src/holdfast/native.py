@@ -10,9 +10,11 @@ from numpy.lib.stride_tricks import as_strided
 
 from holdfast.mixture import Block
 
-__all__ = ["line_of", "worth_compiling"]
+__all__ = ["RUN", "line_of", "worth_compiling"]
 
 ENOUGH = 2**22  # numbers: some 20 ms less each time then stand against one import of numba, half a second
+
+RUN = 1024  # squares or products to add up in single precision before float64 goes on
 
 
 def worth_compiling(numbers: int) -> bool:

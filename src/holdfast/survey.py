@@ -15,11 +15,11 @@ import numpy as np
 from holdfast import mixing, rules, selection
 from holdfast.admission import Admission
 from holdfast.arrays import Vector
-from holdfast.columns import surveying
+from holdfast.columns import columns_tile, surveying
 from holdfast.geometry import Geometry
-from holdfast.gram import Gram, central_client, gram_kernel
+from holdfast.gram import Gram, central_client, gram_pass
 from holdfast.native import worth_compiling
-from holdfast.updates import Block, Kernel, Updates
+from holdfast.updates import Pass, Updates
 
 __all__ = ["Survey"]
 
@@ -44,19 +44,21 @@ class Survey:
     _row: Vector | None = field(default=None, init=False)
     _gram: bool = field(default=False, init=False)
 
-    def __call__(self, updates: Updates) -> tuple[Kernel[Block] | None, bool]:
-        if updates.on_disk and len(self.stages) == 1 and self.stages[0] in COLUMN_RULES:
+    def __call__(self, updates: Updates) -> Pass | None:
+        # Compiled code is done with a block while it is in cache; interpreted code had better look at the whole again.
+        at_once = updates.on_disk or updates.sweeps.threads
+        if at_once and len(self.stages) == 1 and self.stages[0] in COLUMN_RULES:
             try:
                 rule = self.run(Geometry(updates, np.ones(updates.m)))
             except ValueError:  # it will be told once it is known who is admitted
-                return None, False
+                return None
             self._row = updates.zeros()
-            return surveying(rule, self._row), True
+            return Pass(surveying(rule, self._row, updates.sweeps), columns_tile(updates), threads=True)
         # From the disk, another look would cost more than all products; few clients have few products.
         few = updates.m <= FEW and worth_compiling(updates.m * updates.d) and self.stages[-1] not in COLUMN_RULES
         saves = (updates.on_disk or few) and self.stages[-1] not in NO_DISTANCES
         self._gram = saves or any(stage in PAIRWISE for stage in self.stages)
-        return (gram_kernel(central_client(updates)), False) if self._gram else (None, False)
+        return gram_pass(updates, central_client(updates)) if self._gram else None
 
     def geometry(self, admission: Admission, start: Vector | None) -> Geometry:
         """The admitted clients, with all that is known of them."""

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 
 from holdfast.arrays import Vector
 from holdfast.mixture import Block
-from holdfast.native import worth_compiling
+from holdfast.native import RUN, worth_compiling
 
 __all__ = ["INTERPRETED", "Sweeps", "products", "row_squares", "sweep", "sweeps_for"]
-
-RUN = 1024  # squares to add up as they are read
 
 
 @dataclass(frozen=True)

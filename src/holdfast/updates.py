@@ -24,7 +24,7 @@ from holdfast.sources import Source
 from holdfast.structure import rebuild
 from holdfast.sweeps import Sweeps, sweeps_for
 
-__all__ = ["Block", "Kernel", "Updates"]
+__all__ = ["Block", "Kernel", "Pass", "Updates"]
 
 Result = TypeVar("Result")
 Kernel = Callable[[Block, slice, Block], Result]
@@ -36,6 +36,15 @@ WHOLE = 2**24  # to a kernel that looks at every number once
 STORED = 2**28  # bytes gathered at once, by all threads, where they came as files: from 500 of them 256 KiB a time
 LINE = 64  # columns: whole cache lines
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A kernel, how many numbers to hand it at a time, and whether threads share the work."""
+
+    kernel: Kernel[Block]
+    tile: int
+    threads: bool
 
 
 @dataclass(frozen=True)
@@ -243,28 +252,24 @@ class Updates:
         return np.concatenate(parts, axis=1)
 
     def magnitudes(
-        self, also: Kernel[Block] | None = None, *, threads: bool = False
+        self, first: Pass | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-        """Every row's |x_i|, and true; or max_j |x_ij|, and false, where squares overflow or vanish. Then the sum of what
-        `also` gave for the same blocks.
+        """Every row's |x_i|, and true; or max_j |x_ij|, and false, where squares overflow or vanish. Then what else the first
+        pass over the data found out: its kernel gives the rows' squares, and more.
 
         Magnitudes are not finite exactly where some number of the row is not.
         """
-
-        sweeps = self.sweeps
-
-        def squares(block: Block, at: slice, scratch: Block) -> Block:
-            own = sweeps.row_squares(block)
-            return own if also is None else np.concatenate([own, also(block, at, scratch)])
+        if first is None:
+            sweeps = self.sweeps
+            first = Pass(
+                lambda block, *_: sweeps.row_squares(block), sweeps.tile if sweeps.threads else WHOLE, sweeps.threads
+            )
 
         def extremes(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
 
         with np.errstate(over="ignore", invalid="ignore"):
-            if also is None and sweeps.threads:
-                sums = self.sum(squares, tile=sweeps.tile, threads=True)
-            else:
-                sums = self.sum(squares, tile=TILE if threads else self.long_tile if also else WHOLE, threads=threads)
+            sums = self.sum(first.kernel, tile=first.tile, threads=first.threads)
             norms = np.sqrt(sums[: self.m])
         ordinary = norms < 2.0**SINGLE_ROOM
         if not ordinary.any() or np.median(norms[ordinary]) <= 2.0 ** (-SINGLE_ROOM / 2):
