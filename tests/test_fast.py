@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 import holdfast.updates
 from holdfast import aggregate, columns, fast, save_update
-from holdfast.compiled import NETWORK
+from holdfast.compiled import LANES, NETWORK, SAMPLE, _select
 
 MS = [1, 2, 3, 4, 5, 20, 31, NETWORK - 1, NETWORK, NETWORK + 1, NETWORK + 2, 261, 1000]
 every_m = pytest.mark.parametrize("m", MS)
@@ -81,6 +81,17 @@ def assert_agrees(X):
 @every_kind
 def test_agrees_with_sorting(kind, m, dtype):
     assert_agrees(DATA[kind](np.random.default_rng(m), m, 70).astype(dtype))
+
+
+@every_dtype
+@every_kind
+def test_no_numbers_slow_the_search_down(kind, dtype):
+    """Most take 10 steps; three times the digits of a number are the bound."""
+    keys = DATA[kind](np.random.default_rng(0), 500, LANES).astype(dtype)
+    sample, found = np.sort(keys[:: 500 // SAMPLE][:SAMPLE], axis=0), np.empty(LANES, dtype)
+    for k in (0, 100, 250, 499):
+        assert _select(keys, sample, k, found) <= (60 if dtype is np.float32 else 90)
+        np.testing.assert_array_equal(found, np.sort(keys, axis=0)[k])
 
 
 @st.composite

@@ -6,6 +6,7 @@ several times faster, from ENOUGH numbers on.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -80,6 +81,9 @@ def _fast() -> ModuleType | None:
     except ModuleNotFoundError as missing:
         if missing.name != "numba":
             raise
+        return None
+    except ImportError as broken:
+        warnings.warn(f"numba is installed but unusable; columns are sorted by NumPy. {broken}", stacklevel=2)
         return None
     return fast
 
