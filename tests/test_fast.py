@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 
-import holdfast.updates
+import holdfast
 from holdfast import aggregate, columns, fast, save_update
 from holdfast.compiled import LANES, NETWORK, SAMPLE, _select
 
@@ -221,7 +221,8 @@ def test_threads_and_blocks_change_nothing(rule, monkeypatch):
     expected = aggregate(X, rule).value
     for threads, tile in (("1", 2**11), ("3", 2**12), ("2", 24 * 33)):
         monkeypatch.setenv("HOLDFAST_THREADS", threads)
-        monkeypatch.setattr(holdfast.updates.Updates.map, "__kwdefaults__", {"tile": tile, "threads": True})
+        monkeypatch.setattr(columns, "TILE", tile)
+        monkeypatch.setattr(columns, "GROUP", 1 if threads == "2" else 64)
         np.testing.assert_array_equal(aggregate(X, rule).value, expected)
 
 
