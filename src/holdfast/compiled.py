@@ -18,7 +18,7 @@ __all__ = ["NETWORK", "SAMPLE", "means_around_medians", "trimmed_means"]
 
 LANES = 64  # columns at a time, known to the compiler; 100 rows of them fit in L1, 500 in L2
 NEAR = 2048  # rows of them to load at once: longer runs of memory are read faster, and half of L2 holds them
-NETWORK = 128  # clients, at most: there a network costs what counting does for a median, and half of it for two ranks
+NETWORK = 128  # clients, at most: there a network costs a third more than counting for a median, and a sixth less for two ranks
 SAMPLE = 31  # rows, sorted, that give the first pivots: no liar can stretch these as he can the extremes
 PROBES, JUMP = 3, 4  # such pivots: where the rank should be in the sample, so many places farther, and between
 CLOSER = 12  # pivots between two looks at which numbers are left; only a look sees that they are all equal
