@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 
-import holdfast.updates
 from holdfast import aggregate, columns, native, save_update
 from holdfast import fast_columns as fast
-from holdfast.compiled_columns import NETWORK
+from holdfast.compiled_columns import LANES, NETWORK, SAMPLE, _select
 
 MS = [1, 2, 3, 4, 5, 20, 31, NETWORK - 1, NETWORK, NETWORK + 1, NETWORK + 2, 261, 1000]
 every_m = pytest.mark.parametrize("m", MS)
@@ -79,6 +78,17 @@ def assert_agrees(X):
 @every_kind
 def test_agrees_with_sorting(kind, m, dtype):
     assert_agrees(DATA[kind](np.random.default_rng(m), m, 70).astype(dtype))
+
+
+@every_dtype
+@every_kind
+def test_no_numbers_slow_the_search_down(kind, dtype):
+    """Most take 10 steps; three times the digits of a number are the bound."""
+    keys = DATA[kind](np.random.default_rng(0), 500, LANES).astype(dtype)
+    sample, found = np.sort(keys[:: 500 // SAMPLE][:SAMPLE], axis=0), np.empty(LANES, dtype)
+    for k in (0, 100, 250, 499):
+        assert _select(keys, sample, k, found) <= (60 if dtype is np.float32 else 90)
+        np.testing.assert_array_equal(found, np.sort(keys, axis=0)[k])
 
 
 @st.composite
@@ -208,7 +218,8 @@ def test_threads_and_blocks_change_nothing(rule, monkeypatch):
     expected = aggregate(X, rule).value
     for threads, tile in (("1", 2**11), ("3", 2**12), ("2", 24 * 33)):
         monkeypatch.setenv("HOLDFAST_THREADS", threads)
-        monkeypatch.setattr(holdfast.updates.Updates.map, "__kwdefaults__", {"tile": tile, "threads": True})
+        monkeypatch.setattr(columns, "TILE", tile)
+        monkeypatch.setattr(columns, "GROUP", 1 if threads == "2" else 64)
         np.testing.assert_array_equal(aggregate(X, rule).value, expected)
 
 

@@ -32,6 +32,8 @@ __all__ = [
 ColumnKernel = Callable[[Block], Vector]
 """(sorted columns, one per row, to be overwritten) -> one number per column."""
 
+GROUP = 64  # columns that `fast_columns` takes at a time: blocks of whole groups leave no lane idle
+
 
 @dataclass(frozen=True)
 class Columnwise:
@@ -52,8 +54,8 @@ def apply(updates: Updates, rule: Columnwise) -> Vector:
 
 
 def columns_tile(updates: Updates) -> int:
-    """Numbers to sort at a time: as many as stay in a core's cache; compiled code looks after that itself."""
-    return 4 * TILE if updates.sweeps.threads else TILE
+    """Numbers to sort at a time: as many as stay in a core's cache; compiled code looks after that itself, and takes GROUPs."""
+    return max(4 * TILE // updates.m // GROUP, 1) * GROUP * updates.m if updates.sweeps.threads else TILE
 
 
 def surveying(rule: Columnwise, row: Vector, sweeps: Sweeps) -> Kernel[Block]:

@@ -1,11 +1,9 @@
 """Machine code for the column rules, made by numba: order statistics of 64 columns at once, without sorting any of them.
 
-Rows of 64 numbers are compared lane by lane, so every loop here is a handful of vector instructions. Up to NETWORK clients run
-through a sorting network, cut down to what the wanted ranks depend on. More are counted: how many numbers of a column are at
-most a pivot tells on which side of it a rank lies, and pivots guessed from such counts soon close in on it; the cost grows as m
-does. Numbers that are not finite give nonsense, in bounded time.
-
-All in one file: numba compiles again what it has kept on disk when this file changes, and looks at no other.
+Rows of 64 numbers are compared lane by lane: every loop here is a few vector instructions. Up to NETWORK clients run through a
+sorting network, cut down to what the wanted ranks depend on. More are counted: how many numbers are at most a pivot tells on
+which side of it a rank lies, and pivots guessed from such counts soon close in on it. What is not finite gives nonsense, in
+bounded time. All is in one file because numba compiles anew when the file has changed, and looks at no other.
 """
 
 from __future__ import annotations
@@ -20,16 +18,19 @@ __all__ = ["NETWORK", "SAMPLE", "means_around_medians", "trimmed_means"]
 
 LANES = 64  # columns at a time, known to the compiler; 100 rows of them fit in L1, 500 in L2
 NEAR = 2048  # rows of them to load at once: longer runs of memory are read faster, and half of L2 holds them
-NETWORK = 128  # clients, at most: there a network costs what counting does for a median, and half of it for two ranks
-SAMPLE = 15  # rows, sorted, that give the first pivots: no liar can stretch these as he can the extremes
-PROBES = 4  # steps of a binary search among them
+NETWORK = 128  # clients, at most: there a network costs a third more than counting for a median, and a sixth less for two ranks
+SAMPLE = 31  # rows, sorted, that give the first pivots: no liar can stretch these as he can the extremes
+PROBES, JUMP = 3, 4  # such pivots: where the rank should be in the sample, so many places farther, and between
 CLOSER = 12  # pivots between two looks at which numbers are left; only a look sees that they are all equal
 STEPS = 200  # at most; every third one bisects, and a float64 takes 11 of these for its exponent and 53 for its digits
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled when first called, kept on disk; other threads run meanwhile."""
-    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    """Compiled when first called, kept on disk where there is a place for it; other threads run meanwhile."""
+    try:
+        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError:  # neither here nor in the user's cache
+        return numba.njit(nogil=True, error_model="numpy")(function)
 
 
 @_compiled
@@ -64,8 +65,7 @@ def _clipped_sums(keys, low, high, count, sums):
             sums[j] += (np.float64(min(max(keys[i, j], low[j]), high[j])) - low[j]) * share
     for i in range(m % 4, m, 4):
         for j in range(LANES):
-            a, b = low[j], high[j]
-            base = np.float64(a)
+            a, b, base = low[j], high[j], np.float64(low[j])
             total = np.float64(min(max(keys[i, j], a), b)) - base
             total += np.float64(min(max(keys[i + 1, j], a), b)) - base
             total += np.float64(min(max(keys[i + 2, j], a), b)) - base
@@ -119,8 +119,7 @@ def _load(line, apart, start, stop, loaded):
     """Columns from start on, 64 by 64; in lanes past the last, the last again."""
     for i in range(loaded.shape[1]):
         for group in range(len(loaded)):
-            first = start + group * LANES
-            width = min(LANES, stop - first)
+            first, width = start + group * LANES, min(LANES, stop - start - group * LANES)
             place = np.uint64(i * apart + first)  # unsigned: an index that may be negative is looked up one by one
             for j in range(width):
                 loaded[group, i, j] = line[place + np.uint64(j)]
@@ -163,13 +162,13 @@ def _sort(keys, comparators):
 
 @_compiled
 def _select(keys, sample, k, found):
-    """The number of rank k. It lies in (lo, hi], where `under` numbers are at most lo, and `upto` > k are at most hi."""
-    values, counts = np.empty((5, LANES), keys.dtype), np.empty((5, LANES), np.int32)
+    """The number of rank k: in (lo, hi], where `under` numbers are at most lo and `upto` > k at most hi. Tells its steps."""
+    values, counts = np.empty((5, LANES), keys.dtype), np.empty((6, LANES), np.int32)
     lo, hi, start, end, pivot = values[0], values[1], values[2], values[3], values[4]  # pivots are from [start, hi)
-    under, upto, count, first, after = counts[0], counts[1], counts[2], counts[3], counts[4]
+    under, upto, count, first, after, probe = counts[0], counts[1], counts[2], counts[3], counts[4], counts[5]
     for j in range(LANES):
         lo[j], start[j], hi[j], under[j], upto[j] = -np.inf, -np.inf, np.inf, 0, len(keys)
-        first[j], after[j] = -1, SAMPLE
+        first[j], after[j], probe[j] = -1, SAMPLE, k * SAMPLE // len(keys)
     busy = 1
     for step in range(STEPS):
         outside = 0
@@ -184,20 +183,24 @@ def _select(keys, sample, k, found):
                 found[j] = start[j] if under[j] == k else end[j]
                 left += (under[j] != k) & (upto[j] != k + 1) & (start[j] < end[j])
             if not left:
-                return
+                return step
         if step < PROBES:
             for j in range(LANES):
-                pivot[j] = sample[(first[j] + after[j]) >> 1, j]
-        elif step % 3:
-            _interpolate(start, hi, under, upto, k, pivot)
-        else:
+                pivot[j] = sample[probe[j], j]
+        elif step % 3 == 2:
             _bisect(start, hi, pivot)
+        else:
+            _interpolate(start, hi, under, upto, k, pivot)
         _count(keys, pivot, count)
         busy = _narrow(lo, hi, start, under, upto, pivot, count, k)
-        for j in range(LANES):
-            probe, high = (first[j] + after[j]) >> 1, count[j] > k
-            after[j] = probe if high else after[j]
-            first[j] = first[j] if high else probe
+        for j in range(LANES if step < PROBES else 0):
+            place, high = probe[j], count[j] > k
+            after[j] = place if high else after[j]
+            first[j] = first[j] if high else place
+            place += -JUMP if high else JUMP
+            middle = max((first[j] + after[j]) >> 1, 0)
+            probe[j] = place if (step == 0) & (place > first[j]) & (place < after[j]) else middle
+    return STEPS
 
 
 @_compiled
@@ -262,12 +265,12 @@ def _look(keys, lo, hi, least, most):
 @_compiled
 def _interpolate(start, hi, under, upto, k, pivot):
     """Where a little past the rank would be, on the side where more numbers are left, were they spread evenly."""
-    kind = start.dtype.type
+    kind = start.dtype.type  # of every constant: a pivot of more digits may round to hi, and narrow nothing
     for j in range(LANES):
         left, rank = kind(upto[j] - under[j]), kind(k - under[j]) + kind(0.5)
         past = kind(0.3) * np.sqrt(left)
-        part = (rank - past if 2 * rank > left else rank + past) / left
-        p = start[j] * (1 - part) + hi[j] * part
+        part = (rank - past if rank + rank > left else rank + past) / left
+        p = start[j] * (kind(1) - part) + hi[j] * part
         p = p if p > start[j] else start[j]
         pivot[j] = p if p < hi[j] else start[j]
 
@@ -275,12 +278,14 @@ def _interpolate(start, hi, under, upto, k, pivot):
 @_compiled
 def _bisect(start, hi, pivot):
     """Halfway: by exponents first, then by digits."""
+    kind = start.dtype.type
     for j in range(LANES):
         a, b = start[j], hi[j]
         near, far = min(abs(a), abs(b)), max(abs(a), abs(b))
-        near = near if near > 0 else np.finfo(start.dtype).tiny
-        middle = np.sqrt(near) * np.sqrt(far)
-        p = 0 * a if (a < 0) & (b > 0) else a / 2 + b / 2 if far <= 4 * near else middle if b > 0 else -middle
+        near = near if near > 0 else kind(np.finfo(start.dtype).tiny)
+        wide = np.sqrt(near) * np.sqrt(far)
+        p = a * kind(0.5) + b * kind(0.5) if far <= kind(4) * near else wide if b > 0 else -wide
+        p = kind(0) if (a < 0) & (b > 0) else p
         p = p if p > a else a
         pivot[j] = p if p < b else a
 

@@ -24,9 +24,12 @@ NOWHERE = np.empty(0)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Machine code on first use, kept on disk. Sums may be reordered; what is not a number stays so."""
-    options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
-    return numba.njit(**options)(function)
+    """Machine code on first use, kept on disk where there is a place for it. Sums may be reordered; NaN stays NaN."""
+    options = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # neither here nor in the user's cache
+        return numba.njit(**options)(function)
 
 
 def row_squares(block: Block) -> Vector:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
-from importlib.util import find_spec
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -24,7 +24,14 @@ def worth_compiling(numbers: int) -> bool:
 
 @cache
 def _has_numba() -> bool:
-    return find_spec("numba") is not None
+    try:
+        import numba  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    except ImportError as broken:
+        warnings.warn(f"numba is installed but cannot be used; NumPy does the work. {broken}", stacklevel=2)
+        return False
+    return True
 
 
 def line_of(block: Block) -> tuple[Block, int]:
