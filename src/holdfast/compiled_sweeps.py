@@ -56,7 +56,7 @@ def sweep(block: Block, rows: NDArray[np.float64], place: Vector | None, centre:
     line, apart = line_of(block)
     tile = _columns(m)
     centre = np.empty(width) if centre is None else centre
-    _sweep(line, apart, rounded, rows[-1].sum(), NOWHERE if place is None else place, centre, tile, found)
+    _sweep(line, apart, rounded, NOWHERE if place is None else place, centre, tile, found)
     return found
 
 
@@ -76,7 +76,7 @@ def _row_squares(line, apart, width, found):
 
 
 @compiled
-def _sweep(line, apart, rows, pull, place, centre, tile, found):
+def _sweep(line, apart, rows, place, centre, tile, found):
     count, m = rows.shape
     middle, force = np.empty(tile, line.dtype), np.empty(tile, line.dtype)
     for start in range(0, centre.size, tile):
@@ -89,7 +89,6 @@ def _sweep(line, apart, rows, pull, place, centre, tile, found):
             _weighted(part, apart, rows[1], pulled)
             total = line.dtype.type(0)
             for j in range(width):
-                pulled[j] -= line.dtype.type(pull) * sums[j]
                 total += pulled[j] * pulled[j]
             found[m + 2] += total
         if place.size:

@@ -143,7 +143,9 @@ class Geometry:
         anchor = self._anchor
         if anchor is None:
             return None, None
-        rows, sweeps = np.stack([weights] if pulls is None else [weights, pulls]), self.updates.sweeps
+        # Near the solution the pulls are nearly the weights, and what is left of them is small: so is its rounding.
+        rows = np.stack([weights] if pulls is None else [weights, pulls - pulls.sum() * weights])
+        sweeps = self.updates.sweeps
 
         def kernel(block: Block, at: slice, _: Block) -> Vector:
             return sweeps.sweep(block, rows, anchor.at(at), None if centre is None else centre[at])

@@ -26,7 +26,7 @@ class Sweeps:
     row_squares  block -> sum_j x_ij^2 of every row, added up in float64 after short runs
     products     block, delta, place -> <X_i, delta> of every row, <place, delta> (0 without one) and |delta|^2
     sweep        block, rows, place, centre -> with c = rows[0] @ X, which goes to `centre`, the products of c - place; with a
-                 second row of pulls also |sum_i pulls_i (X_i - c)|^2
+                 second row also |rows[1] @ X|^2
     tile         numbers to hand over at a time; `threads`: whether these can share the work
     """
 
@@ -59,10 +59,7 @@ def sweep(block: Block, rows: NDArray[np.float64], place: Vector | None, centre:
         centre[:] = middle
     delta = middle if place is None else (middle - place).astype(block.dtype)
     found = products(block, delta, place)
-    if len(rows) == 1:
-        return found
-    force = sums[1] - block.dtype.type(rows[1].sum()) * middle
-    return np.append(found, np.dot(force, force))
+    return found if len(rows) == 1 else np.append(found, np.dot(sums[1], sums[1]))
 
 
 INTERPRETED = Sweeps(row_squares, products, sweep, tile=2**19, threads=False)
