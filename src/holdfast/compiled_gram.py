@@ -31,9 +31,9 @@ def gram(block: Block, place: Block) -> tuple[Vector, Vector, Vector]:
 
 @compiled
 def _gram(line, apart, width, place, tile, products, squares, norms):
-    whole, columns = tile.shape
-    for start in range(0, width, columns):
-        n = min(columns, width - start)
+    whole = len(tile)
+    for start in range(0, width, RUN):
+        n = min(RUN, width - start)
         here = place[start : start + n]
         for i in range(norms.size):
             row, residual = line[i * apart + start : i * apart + start + n], tile[i, :n]

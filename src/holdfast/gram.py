@@ -17,7 +17,7 @@ __all__ = ["Gram", "Residuals", "central_client", "gram_pass", "residuals"]
 
 CENTRAL_COLUMNS = 256
 SQUARE_RUN = 32  # squares to add up in float32 where lengths must be nearly exact
-MANY = 512  # clients, from which BLAS is faster by itself than compiled code shared by threads
+MANY = 256  # clients, from which BLAS is faster by itself than compiled code shared by threads
 
 
 @dataclass(frozen=True, eq=False)
