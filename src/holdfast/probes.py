@@ -13,7 +13,8 @@ Doubles = NDArray[np.float64]
 
 COLUMNS = 1024  # worked on at a time where clients are compared in pairs
 SURE = 1e-3  # what rounding could not do to a score
-SOME, ENERGIES = 32, (0.6, 0.85, 0.95, 0.99)  # clients to see where they differ; shares of that, which few columns hold
+FEW = 4 * COLUMNS  # columns, whose products cost less than it does to sort distances time and again
+SOME, ENERGIES = 32, (0.35, 0.7, 0.9, 0.97)  # clients to see where they differ; shares of that, which few columns hold
 
 
 def krum_probe(knowledge: Knowledge) -> Callable[[float], bool]:
@@ -27,9 +28,9 @@ def krum_probe(knowledge: Knowledge) -> Callable[[float], bool]:
     m, f, k = knowledge.m, knowledge.f, knowledge.m - knowledge.f - 2
     square, along, sums = _around_mean(knowledge)
     nonzero = np.count_nonzero(knowledge.sign)
-    growing, grown = _growing_distances(knowledge, square), list[tuple[Doubles, Doubles]]()
+    growing, grown = _growing_distances(knowledge, square, sums), list[tuple[Doubles, ...]]()
 
-    def nearest() -> Iterator[tuple[Doubles, Doubles]]:
+    def nearest() -> Iterator[tuple[Doubles, ...]]:
         yield from grown
         for found in growing:
             grown.append(found)
@@ -42,17 +43,15 @@ def krum_probe(knowledge: Knowledge) -> Callable[[float], bool]:
         if liar > (1 + SURE) * np.minimum(k * mean, met * to_liars + (k - met) * mean).min():
             return False
         scores = np.full(m, liar)
-        for among, nearest_sums in nearest():
+        for among, nearest_sums, rest_at_least, rest_at_most in nearest():
             # The k nearest of an honest client: those honest ones that are nearer than the liars, then up to f liars,
             # then more honest ones. Only the number of liars among them matters, since honest ones come in order.
             nearer = np.minimum((among <= to_liars[:, None]).sum(axis=1), k)
             liars = np.minimum(f, k - nearer)
             scores[~knowledge.byzantine] = nearest_sums[np.arange(m - f), k - liars] + liars * to_liars
-            at_least = scores[~knowledge.byzantine]
-            at_most = at_least + np.maximum(sums - nearest_sums[:, -1], 0)  # the columns not seen, of all honest ones
-            if liar < (1 - SURE) * at_least.min():
+            if liar < (1 - SURE) * (scores[~knowledge.byzantine] + rest_at_least).min():
                 return True
-            if liar > (1 + SURE) * at_most.min():
+            if liar > (1 + SURE) * (scores[~knowledge.byzantine] + rest_at_most).min():
                 return False
         return bool(knowledge.byzantine[scores.argmin()])
 
@@ -76,9 +75,12 @@ def _around_mean(knowledge: Knowledge) -> tuple[Doubles, Doubles, Doubles]:
     return square, along, np.maximum(len(square) * square + square.sum() - 2 * with_all, 0)
 
 
-def _growing_distances(knowledge: Knowledge, square: Doubles) -> Iterator[tuple[Doubles, Doubles]]:
+def _growing_distances(knowledge: Knowledge, square: Doubles, sums: Doubles) -> Iterator[tuple[Doubles, ...]]:
     """|Y_i - Y_j|^2 among the truthful in rising order for each i, and the sums of the first so many: over few columns in
-    which they differ most, then over more, at last over all.
+    which they differ most, then over more, at last over all. Then what the columns not seen add to a score, at least, at most.
+
+    At most the sum over all honest ones, which is known. At least that without those whom a score leaves out, each no farther
+    than |Y_i - Y_j|^2 <= 2 |Y_i|^2 + 2 |Y_j|^2.
     """
     truthful, kind = np.flatnonzero(~knowledge.byzantine), knowledge.honest.dtype
     kind = kind if square.max() < np.finfo(kind).max / 8 else np.dtype(np.float64)
@@ -86,7 +88,7 @@ def _growing_distances(knowledge: Knowledge, square: Doubles) -> Iterator[tuple[
     energy = np.square(some).sum(axis=0, dtype=np.float64)
     order = energy.argsort()[::-1]
     energy = energy[order].cumsum()
-    ends = np.searchsorted(energy, np.array(ENERGIES) * energy[-1])
+    ends = np.searchsorted(energy, np.array(ENERGIES if len(order) > FEW else ()) * energy[-1])
     gram = np.zeros((len(truthful),) * 2)
     for columns in np.split(order, ends):
         columns.sort()
@@ -98,7 +100,11 @@ def _growing_distances(knowledge: Knowledge, square: Doubles) -> Iterator[tuple[
         among = _pairs(gram)
         np.fill_diagonal(among, np.inf)
         among = np.sort(among, axis=1)[:, :-1]
-        yield among, np.concatenate([np.zeros((len(truthful), 1)), np.cumsum(among, axis=1)], axis=1)
+        nearest_sums = np.concatenate([np.zeros((len(truthful), 1)), np.cumsum(among, axis=1)], axis=1)
+        unseen, rest = np.maximum(square - gram.diagonal(), 0), np.maximum(sums - nearest_sums[:, -1], 0)
+        left_out = min(knowledge.f, len(truthful) - 2) + 1
+        farthest = 2 * (left_out * unseen + np.sort(unseen)[-left_out:].sum())
+        yield among, nearest_sums, np.maximum(rest - farthest, 0), rest
 
 
 def pair_distances(knowledge: Knowledge, centre: Floats, direction: Floats) -> tuple[Doubles, Doubles, Doubles]:
