@@ -15,6 +15,7 @@ __all__ = ["Solved", "solve"]
 
 MEMORY = 5  # steps Anderson mixing looks back on; what it and Newton save: docs/solver.md
 COARSE = 1e-4  # rounding of the centre, in typical distances, from which float32 is not enough
+CAUTION = 4.0  # times the estimate, before a pass is spent on measuring it: a step more costs less than a pass that says no
 PATIENCE = 20  # passes before Newton takes over
 
 
@@ -39,7 +40,7 @@ def solve(
     Stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i): no client can raise that beyond its n_i T_i. The left
     side is estimated every step, and measured in a pass of its own before it is believed.
     """
-    weights, past, caution, missed = start, list[tuple[Weights, Weights]](), 1.0, np.inf
+    weights, past, caution, missed = start, list[tuple[Weights, Weights]](), CAUTION, np.inf
     if COARSE * float(np.median(geometry.distances(weights))) < geometry.rounding:
         geometry = geometry.widened()  # an offset so large that float32 distances to a float32 centre are too rough
     for iteration in range(1, max_iterations + 1):
