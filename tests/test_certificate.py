@@ -317,7 +317,7 @@ def test_a_scale_beyond_floating_point_is_no_proof():
     """Found by search: where d and T are below 1e-300 rho, quotients of tiny numbers once seemed to prove something."""
     x, n, T = [0, 0, 0, 2, -1, -4], [1, 3, 2.5, 1, 3, 1], [2, 0.375, 0.5, 2, 0.5, 4]
     proof = certify(np.array(x, float)[:, None], np.array(T), n)[1]
-    assert not any(proof._proves(rho, 3) for rho in 10.0 ** np.arange(0, 308, 7))
+    assert not any(proof._proves(rho, 3, certificate.BALANCES) for rho in 10.0 ** np.arange(0, 308, 7))
 
 
 def test_thresholds_of_zero_prove_nothing_and_thresholds_of_infinity_do():

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import aggregate, compiled_sweeps, crew, native, sweeps
+from holdfast import aggregate, compiled_gram, compiled_sweeps, crew, native, sweeps
+from holdfast.mixture import Mixture
 
 LAYOUTS = ("whole", "view", "columns", "reversed", "unaligned")
 
@@ -62,6 +63,50 @@ def test_compiled_as_interpreted(m, width, dtype, layout, placed, pulled, seed):
     np.testing.assert_allclose(*pair, rtol=digits, atol=digits * width)
     np.testing.assert_allclose(compiled_sweeps.row_squares(X), sweeps.row_squares(X), rtol=digits)
     np.testing.assert_array_equal(X, before)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    m=st.integers(1, 21),
+    width=st.sampled_from([1, 63, 1024, 2100]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    layout=st.sampled_from(LAYOUTS),
+    seed=st.integers(0, 9),
+)
+def test_compiled_products_of_pairs(m, width, dtype, layout, seed):
+    rng = np.random.default_rng(seed)
+    X = laid_out((rng.standard_normal((m, width)) + 1).astype(dtype), layout)
+    place = X[m // 2].copy()
+    residual = X.astype(np.float64) - place
+    digits = 1e-5 if dtype is np.float32 else 1e-12
+    for exactly, points in ((True, residual), (False, X.astype(np.float64))):
+        products, squares = compiled_gram.gram(X, place, exactly=exactly)
+        np.testing.assert_allclose(products, residual @ residual.T, rtol=digits, atol=digits * width)
+        np.testing.assert_allclose(
+            squares, (points**2).sum(axis=1), rtol=digits / 10 if exactly else digits, atol=1e-30
+        )
+        np.testing.assert_array_equal(products, products.T)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    m=st.integers(1, 21),
+    p=st.integers(1, 9),
+    width=st.sampled_from([1, 63, 257]),
+    layout=st.sampled_from(LAYOUTS),
+    seed=st.integers(0, 9),
+)
+def test_compiled_mixtures(m, p, width, layout, seed):
+    """Rows that come twice, too; far from 0, where sums of many would lose what the rows differ by."""
+    rng = np.random.default_rng(seed)
+    rows = laid_out((rng.standard_normal((m, width)) + 1000).astype(np.float32), layout)
+    matrix = rng.random((p, m))[rng.integers(0, p, p + 3)]
+    matrix /= matrix.sum(axis=1, keepdims=True)
+    expected = matrix @ rows.astype(np.float64)
+    for fast in (False, True):
+        found = Mixture(matrix).of(rows, fast=fast)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])

@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from holdfast.stored import StoredArray
 
 __all__ = [
+    "Block",
     "Vector",
     "compute_dtype",
     "copy_part",
@@ -33,6 +34,9 @@ __all__ = [
     "to_host",
     "unscaled",
 ]
+
+Block = NDArray[Any]
+"""Columns of all rows."""
 
 Vector = NDArray[np.float64]
 """Where there are d numbers and the updates lie on a cluster, a `dasked.Spread` stands for it."""

@@ -65,8 +65,10 @@ def trimmed_mean_attack(knowledge: Knowledge) -> Floats:
     X_ij = max_k G_kj where s_j = -1, min_k G_kj where s_j = 1 (k over all m clients), 0 where s_j = 0.
     Paper, section 7; Fang et al. 2020, who draw at random beyond the extreme so that the liars differ.
     """
-    highest, lowest = knowledge.honest.max(axis=0), knowledge.honest.min(axis=0)
-    row = np.where(knowledge.sign < 0, highest, lowest)
+    row = np.zeros_like(knowledge.sign)
+    for part in knowledge.parts:  # in cache for the second look
+        block, sign = knowledge.honest[:, part], knowledge.sign[part]
+        row[part] = np.where(sign < 0, block.max(axis=0), block.min(axis=0))
     row[knowledge.sign == 0] = 0
     return _to_all(row, knowledge)
 
@@ -79,9 +81,10 @@ def huber_attack(knowledge: Knowledge) -> Floats:
     """
     if knowledge.thresholds is None:
         raise ValueError("huber_attack needs the server's thresholds. Pass Knowledge(..., thresholds=np.full(m, T)).")
-    honest = knowledge.honest[knowledge.byzantine]
-    lengths = knowledge.thresholds[knowledge.byzantine] / np.sqrt(honest.shape[1])
-    moved: Floats = honest - lengths.astype(honest.dtype)[:, None] * knowledge.sign
+    moved: Floats = knowledge.honest[knowledge.byzantine]
+    lengths = knowledge.thresholds[knowledge.byzantine] / np.sqrt(moved.shape[1])
+    for row, length in zip(moved, lengths.astype(moved.dtype), strict=True):
+        row -= length * knowledge.sign
     return moved
 
 

@@ -70,7 +70,8 @@ def prepare(environment: Path, console: Console) -> None:
             )
     present = _installed(python)
     problems: dict[str, str] = {}
-    own = [need for need in importlib.metadata.requires("holdfast") or () if "extra ==" not in need]
+    needs = importlib.metadata.requires("holdfast") or ()
+    own = [need.partition(";")[0] for need in needs if "extra ==" not in need or 'extra == "fast"' in need]
     with console.status("Looking for what holdfast itself needs"):
         done = _pip(python, "install", "--quiet", *own, "matplotlib>=3.8")
     if done.returncode:

@@ -15,7 +15,7 @@ __all__ = ["available_memory", "busy", "describe", "load", "readable"]
 
 THREAD_SETTINGS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "HOLDFAST_THREADS")
 QUIET = 0.5
-PACKAGES = ("numpy", "torch", "byzfl", "flwr", "geom-median", "torchjd")
+PACKAGES = ("numpy", "numba", "torch", "byzfl", "flwr", "geom-median", "torchjd")
 
 
 def available_memory() -> int | None:

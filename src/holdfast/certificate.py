@@ -26,7 +26,7 @@ The bound rises with rho and is concave in mu: two searches find nearly the smal
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
@@ -40,6 +40,7 @@ Array = NDArray[np.float64]
 
 EPS = float(np.finfo(np.float64).eps)
 ANGLES = np.linspace(-1.0, 1.0, 33)[:, None]  # c, exact in binary; chords this short cost about 0.1 % of H(0)
+LOWEST, HIGHEST = -200.0, 1000.0  # powers of two to look for a radius between, in units of a typical pull
 BALANCES = (0.0, 0.1, 0.2, 0.35, 0.6)  # nu: more of it pays as f/m grows; twenty values would gain some 1 %
 
 
@@ -89,20 +90,34 @@ class Certificate:
         pulls = np.minimum(self.distances, self.thresholds)
         # The median, so that scaled inputs meet the same trial radii and an outlier does not set them.
         unit = float(np.median(pulls[pulls > 0])) if pulls.any() else 1.0
-        low = -200.0
-        for high in (16.0, 128.0, 1000.0):
-            if self._proves(unit * 2.0**high, int(f)):
-                break
-            low = high
-        else:
-            return math.inf
+        # The bound rises with rho for each nu: one that does not prove a radius proves no smaller one.
+        low, high, proving = self._bracket(unit, int(f))
         while high - low > 1e-6:
             middle = (low + high) / 2
-            low, high = (low, middle) if self._proves(unit * 2.0**middle, int(f)) else (middle, high)
+            found = self._proves(unit * 2.0**middle, int(f), proving)
+            low, high, proving = (low, middle, found) if found else (middle, high, proving)
         return unit * 2.0**high
 
-    def _proves(self, rho: float, f: int) -> bool:
-        """Whether some mu and nu make the bound on the slope positive."""
+    def _bracket(self, unit: float, f: int) -> tuple[float, float, list[float]]:
+        """Powers of two, of which only the higher one, if finite, can be proven to be a radius, and by which nu."""
+        high, low, step, proving = 0.0, 0.0, 1.0, self._proves(unit, f, BALANCES)
+        if not proving:
+            while not proving:
+                if low >= HIGHEST:
+                    return math.inf, math.inf, proving
+                low, high, step = high, min(high + step, HIGHEST), 8 * step
+                proving = self._proves(unit * 2.0**high, f, BALANCES)
+            return low, high, proving
+        while high > LOWEST:
+            low, step = max(high - step, LOWEST), 2 * step
+            found = self._proves(unit * 2.0**low, f, proving)
+            if not found:
+                return low, high, proving
+            high, proving = low, found
+        return LOWEST, LOWEST, proving
+
+    def _proves(self, rho: float, f: int, balances: Sequence[float]) -> list[float]:
+        """Which of these nu, with some mu, make the bound on the slope positive."""
         with np.errstate(all="ignore"):  # overflow and 0/0 end in a NaN bound, and NaN proves nothing
             lines = _chords(self.distances, self.thresholds, rho)
             pulls = self.samples * np.minimum(self.distances, self.thresholds)
@@ -113,7 +128,7 @@ class Certificate:
                 cost = mu * self.eigenvalue + (1 - nu) * self.slack
                 return value - (1 + 1e-12) * cost, derivative - self.eigenvalue
 
-            return any(_turns_positive(partial(bound, nu)) for nu in BALANCES)
+            return [nu for nu in balances if _turns_positive(partial(bound, nu))]
 
 
 def top_eigenvalue(cosines: NDArray[np.floating], pulls: Array, *, error: float = 0.0) -> float:

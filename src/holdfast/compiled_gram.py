@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.arrays import Vector
+from holdfast.arrays import Block, Vector
 from holdfast.compiled_sweeps import compiled
-from holdfast.mixture import Block
 from holdfast.native import RUN, line_of
 
 __all__ = ["gram"]
@@ -17,34 +16,35 @@ __all__ = ["gram"]
 NEAR = 64  # rows of RUN columns that stay in L2 while all others pass by
 
 
-def gram(block: Block, place: Block) -> tuple[Vector, Vector, Vector]:
-    """<X_i - place, X_j - place> for all pairs, |X_i - place|^2 summed in float64, and |X_i|^2."""
+def gram(block: Block, place: Block, *, exactly: bool = False) -> tuple[Vector, Vector]:
+    """<X_i - place, X_j - place> for all pairs, and |X_i|^2; or, exactly, |X_i - place|^2 summed in float64."""
     m, width = block.shape
     whole = -(-m // 4) * 4
-    products, squares, norms = np.zeros((whole, whole)), np.zeros(m), np.zeros(m)
+    products, squares = np.zeros((whole, whole)), np.zeros(m)
     tile = np.zeros((whole, RUN), block.dtype)  # fewer columns would stay in L2, but then the sums are most of the work
-    _gram(*line_of(block), width, np.ascontiguousarray(place), tile, products, squares, norms)
+    _gram(*line_of(block), width, np.ascontiguousarray(place), tile, products, squares, exactly)
     products = products[:m, :m]
-    upper = np.triu(products)
-    return upper + np.triu(products, 1).T, squares, norms
+    return np.triu(products) + np.triu(products, 1).T, squares
 
 
 @compiled
-def _gram(line, apart, width, place, tile, products, squares, norms):
+def _gram(line, apart, width, place, tile, products, squares, exactly):
     whole = len(tile)
     for start in range(0, width, RUN):
         n = min(RUN, width - start)
         here = place[start : start + n]
-        for i in range(norms.size):
+        for i in range(squares.size):
             row, residual = line[i * apart + start : i * apart + start + n], tile[i, :n]
-            norm, square = line.dtype.type(0), 0.0
             for j in range(n):
                 residual[j] = row[j] - here[j]
-                norm += row[j] * row[j]
-            for j in range(n):
-                square += np.float64(residual[j]) * np.float64(residual[j])
-            norms[i] += norm
-            squares[i] += square
+            if exactly:
+                for j in range(n):
+                    squares[i] += np.float64(residual[j]) * np.float64(residual[j])
+            else:
+                square = line.dtype.type(0)
+                for j in range(n):
+                    square += row[j] * row[j]
+                squares[i] += square
         for first in range(0, whole, NEAR):
             last = min(first + NEAR, whole)
             for i in range(0, last, 4):

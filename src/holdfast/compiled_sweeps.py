@@ -9,8 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import Vector
-from holdfast.mixture import Block
+from holdfast.arrays import Block, Vector
 from holdfast.native import RUN, line_of
 
 __all__ = ["compiled", "products", "row_squares", "sweep"]

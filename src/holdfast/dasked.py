@@ -17,8 +17,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from holdfast.arrays import Vector, from_host, largest, length, unscaled
-from holdfast.mixture import Block
+from holdfast.arrays import Block, Vector, from_host, largest, length, unscaled
 from holdfast.shipping import pack, unpack
 from holdfast.sources import Source
 from holdfast.sweeps import INTERPRETED, Sweeps

@@ -7,9 +7,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import Vector
+from holdfast.arrays import Block, Vector
 from holdfast.compiled_columns import NETWORK, SAMPLE, means_around_medians, trimmed_means
-from holdfast.mixture import Block
 from holdfast.native import line_of
 
 __all__ = ["mean_around_median", "median", "network", "trimmed_mean"]

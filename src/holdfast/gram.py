@@ -81,13 +81,13 @@ def gram_pass(updates: Updates, client: int) -> Pass:
         return Pass(interpreted, updates.long_tile, threads=False)
 
     def compiled(block: Block, _: slice, __: Block) -> Vector:
-        products, _squares, norms = fast(block, block[client])
-        return np.append(norms, products)
+        products, squares = fast(block, block[client])
+        return np.append(squares, products)
 
     return Pass(compiled, _tile(updates), threads=True)
 
 
-def _compiled(updates: Updates) -> Callable[[Block, Block], tuple[Vector, Vector, Vector]] | None:
+def _compiled(updates: Updates) -> Callable[..., tuple[Vector, Vector]] | None:
     if not updates.sweeps.threads or updates.m > MANY:
         return None
     from holdfast.compiled_gram import gram
@@ -130,7 +130,7 @@ def residuals(updates: Updates, place: Vector, distances: Vector) -> Residuals:
 
     def compiled(block: Block, at: slice, _: Block) -> Vector:
         assert fast is not None
-        products, squares, _norms = fast(block, place[at].astype(block.dtype))
+        products, squares = fast(block, place[at].astype(block.dtype), exactly=True)
         return np.append(squares, products)
 
     if fast is None:

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from holdfast.checks import require
 
-__all__ = ["Floats", "Knowledge"]
+__all__ = ["COLUMNS", "Floats", "Knowledge"]
 
 Floats = NDArray[np.floating[Any]]
+
+COLUMNS = 1024  # of some hundred clients: they stay in cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,11 @@ class Knowledge:
     def f(self) -> int:
         """How many lie; the paper's q."""
         return int(np.count_nonzero(self.byzantine))
+
+    @property
+    def parts(self) -> list[slice]:
+        """All columns, some at a time."""
+        return [slice(a, a + COLUMNS) for a in range(0, self.honest.shape[1], COLUMNS)]
 
     @property
     def benign(self) -> Floats:

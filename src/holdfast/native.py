@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from holdfast.mixture import Block
+from holdfast.arrays import Block
 
 __all__ = ["RUN", "line_of", "worth_compiling"]
 

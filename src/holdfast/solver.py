@@ -15,7 +15,7 @@ __all__ = ["Solved", "solve"]
 
 MEMORY = 5  # steps Anderson mixing looks back on; what it and Newton save: docs/solver.md
 COARSE = 1e-4  # rounding of the centre, in typical distances, from which float32 is not enough
-CAUTION = 4.0  # times the estimate, before a pass is spent on measuring it: a step more costs less than a pass that says no
+CAUTION = 4.0  # times the estimate is held against the bound: a step more costs less than a measurement that says no
 PATIENCE = 20  # passes before Newton takes over
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import compute_dtype, copy_part, dtype_name, to_host
-from holdfast.mixture import Block
+from holdfast.arrays import Block, compute_dtype, copy_part, dtype_name, to_host
 from holdfast.stored import StoredArray
 
 __all__ = ["Source"]

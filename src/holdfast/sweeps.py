@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import Vector
-from holdfast.mixture import Block
+from holdfast.arrays import Block, Vector
 from holdfast.native import RUN, worth_compiling
 
 __all__ = ["INTERPRETED", "Sweeps", "products", "row_squares", "sweep", "sweeps_for"]

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import Vector, largest, to_host, unscaled
+from holdfast.arrays import Block, Vector, largest, to_host, unscaled
 from holdfast.crew import shared
 from holdfast.crew import threads as threads_to_use
 from holdfast.magnitudes import DOUBLE_ROOM, SINGLE_ROOM, exponents_of
-from holdfast.mixture import Block, Mixture
+from holdfast.mixture import Mixture
 from holdfast.sources import Source
 from holdfast.structure import rebuild
 from holdfast.sweeps import Sweeps, sweeps_for
@@ -158,7 +158,7 @@ class Updates:
         if self.base:
             block = np.ldexp(block.astype(np.float64), self.base)
         if self.mixture is not None:
-            block = self.mixture.of(block)
+            block = self.mixture.of(block, fast=self.sweeps.threads)
         if self.wide:
             block = block.astype(np.float64, copy=False)
         return block
