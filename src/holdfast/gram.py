@@ -16,13 +16,14 @@ from holdfast.updates import Block, Pass, Updates
 __all__ = ["Gram", "Residuals", "central_client", "gram_pass", "residuals"]
 
 CENTRAL_COLUMNS = 256
+NEAR = 4  # times the clients' squared distances to the middle: then no digits are lost that matter
 SQUARE_RUN = 32  # squares to add up in float32 where lengths must be nearly exact
 MANY = 256  # clients, from which BLAS is faster by itself than compiled code shared by threads
 
 
 @dataclass(frozen=True, eq=False)
 class Gram:
-    """<X_i - r, X_j - r> for all pairs, r one of the clients: what all of them share has come off."""
+    """<X_i - r, X_j - r> for all pairs, r one of the clients, or 0 where that is near: what all of them share has come off."""
 
     base: NDArray[np.float64]
     mixture: NDArray[np.float64] | None = None
@@ -60,28 +61,31 @@ class Gram:
         return Gram(self.matrix, mixture) if whole else None
 
 
-def central_client(updates: Updates) -> int:
-    """A client near the middle of most others, as far as a sample of columns tells; numbers may be anything."""
+def central_client(updates: Updates) -> int | None:
+    """A client near the middle of most others, as far as a sample of columns tells; numbers may be anything. None where 0 is
+    about as near to them as they are to each other.
+    """
     sample = updates.sample(CENTRAL_COLUMNS)
     with np.errstate(over="ignore", invalid="ignore"):
         middle = np.sort(sample, axis=0)[updates.m // 2]
         squares = np.square(sample - middle).sum(axis=1)
-    return int(np.argmin(np.where(np.isfinite(squares), squares, np.inf)))
+        near = np.median(np.square(sample).sum(axis=1)) <= NEAR * np.median(squares)
+    return None if near else int(np.argmin(np.where(np.isfinite(squares), squares, np.inf)))
 
 
-def gram_pass(updates: Updates, client: int) -> Pass:
-    """For the first pass over the data: the rows' squares, and the matrix around this client, flat."""
+def gram_pass(updates: Updates, client: int | None) -> Pass:
+    """For the first pass over the data: the rows' squares, and the matrix around this client, or 0, flat."""
     fast, sweeps = _compiled(updates), updates.sweeps
 
     def interpreted(block: Block, _: slice, scratch: Block) -> Vector:
-        residual = np.subtract(block, block[client], out=scratch.reshape(block.shape))
+        residual = block if client is None else np.subtract(block, block[client], out=scratch.reshape(block.shape))
         return np.append(sweeps.row_squares(block), residual @ residual.T)
 
     if fast is None:
         return Pass(interpreted, updates.long_tile, threads=False)
 
     def compiled(block: Block, _: slice, __: Block) -> Vector:
-        products, squares = fast(block, block[client])
+        products, squares = fast(block, np.zeros_like(block[0]) if client is None else block[client])
         return np.append(squares, products)
 
     return Pass(compiled, _tile(updates), threads=True)

@@ -121,7 +121,9 @@ def median_of_means(
         row[batch] = 1 / len(batch)
     means = geometry.mixed(mixture, np.ones(count))
     if means.gram is None:
-        means = Geometry(means.updates.materialised(), means.samples)
+        rows = means.updates.materialised()
+        norms, ordinary, _ = rows.magnitudes()
+        means = Geometry(rows, means.samples, norms if ordinary.all() else None)
     solved = geometric_median(means)
     return Solved(solved.weights @ mixture, None, solved.converged, solved.iterations, solved.stationarity)
 
