@@ -71,7 +71,7 @@ def prepare(environment: Path, console: Console) -> None:
     present = _installed(python)
     problems: dict[str, str] = {}
     needs = importlib.metadata.requires("holdfast") or ()
-    own = [need.partition(";")[0] for need in needs if "extra ==" not in need or 'extra == "fast"' in need]
+    own = [need for need, _, when in (one.partition(";") for one in needs) if "extra" not in when or "fast" in when]
     with console.status("Looking for what holdfast itself needs"):
         done = _pip(python, "install", "--quiet", *own, "matplotlib>=3.8")
     if done.returncode:

@@ -17,6 +17,7 @@ from holdfast.aggregation import Aggregation
 from holdfast.bench_machine import available_memory, readable
 from holdfast.bench_peers import Peer
 from holdfast.bench_reference import PULLS, gram, off_by, solve
+from holdfast.native import ENOUGH, worth_compiling
 
 __all__ = ["OURS", "OWN", "YARDSTICK", "clients", "liars", "measure", "measure_shape"]
 
@@ -147,6 +148,10 @@ def measure(
 ) -> list[dict[str, Any]]:
     """One row per rule and library, the yardstick first. Everything has its turn before anything has its next."""
     runners = list(_runners(X, rules, peers))
+    if worth_compiling(X.size):
+        for rule in rules:
+            watch(f"{rule}, once for the compiler")
+            OWN[rule](np.ascontiguousarray(X[:, : ENOUGH // len(X) + 1]), liars(len(X)))
     for turn in range(repeat):
         for runner in runners:
             watch(f"{runner.rule}, {runner.library}, turn {turn + 1}")

@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from holdfast.arrays import Block
 
-__all__ = ["RUN", "line_of", "worth_compiling"]
+__all__ = ["ENOUGH", "RUN", "line_of", "worth_compiling"]
 
 ENOUGH = 2**22  # numbers: some 20 ms less each time then stand against one import of numba, half a second
 
