@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -132,6 +133,30 @@ def test_the_same_aggregate_with_and_without(rule, monkeypatch):
         fast = aggregate(X, rule, **parameters)
         np.testing.assert_allclose(fast.value, interpreted.value, atol=2e-5)
         np.testing.assert_allclose(fast.clients.distances, interpreted.clients.distances, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["huber", "krum(f=10)", "trimmed_mean(f=10)", "bulyan(f=10)"])
+@pytest.mark.parametrize("enough", [0, sys.maxsize])
+def test_several_threads_at_once(rule, enough, monkeypatch):
+    """Each gets its own answer, the one it would get alone; settings of others stay as they were."""
+    monkeypatch.setattr(native, "ENOUGH", enough)
+    monkeypatch.setenv("HOLDFAST_THREADS", "3")
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal((60, 4000)).astype(np.float32) + i for i in range(4)]
+    alone = [aggregate(X, rule).value for X in inputs]
+    before = dict(os.environ), np.geterr(), numba.get_num_threads()
+    found = dict[int, list[bool]]()
+
+    def work(i):
+        found[i] = [np.array_equal(aggregate(inputs[i], rule).value, alone[i]) for _ in range(5)]
+
+    callers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(120)
+    assert found == {i: [True] * 5 for i in range(4)}
+    assert (dict(os.environ), np.geterr(), numba.get_num_threads()) == before
 
 
 def test_without_numba_there_is_an_interpreter():

@@ -53,6 +53,7 @@ class Checkpoint:
 
     def __init__(self, path: Path | None, run: str) -> None:
         self.path, self.run = path, run
+        self._told = list[str]()  # the history as JSON, row by row: it only ever grows
 
     def load(self, rounds: int) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]] | None:
         """The arrays and the history saved last, or None; ValueError where the file is of another run, or a longer one."""
@@ -73,7 +74,8 @@ class Checkpoint:
     def save(self, arrays: Mapping[str, NDArray[Any]], history: Sequence[Mapping[str, Any]]) -> None:
         if self.path is None:
             return
-        notes = json.dumps({"run": self.run, "history": history}).encode()
+        self._told += [json.dumps(row) for row in history[len(self._told) :]]
+        notes = f'{{"run": {json.dumps(self.run)}, "history": [{", ".join(self._told)}]}}'.encode()
         file = io.BytesIO()
         np.savez(file, allow_pickle=False, notes=np.frombuffer(notes, np.uint8), **arrays)
         write_whole(self.path, file.getvalue())
