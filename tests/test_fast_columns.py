@@ -239,3 +239,11 @@ def test_little_data_does_not_wake_numba():
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"
+
+
+def test_two_numbers_near_the_largest_float_have_no_difference():
+    X = np.array([[3e38], [-3e38], [3e38], [1.0], [2e38], [-3e38], [3e38]], np.float32)
+    expected = sorted_mean_around_median(X, 3)
+    assert np.isfinite(expected)
+    for found in (columns.mean_around_median(np.sort(X.T, axis=1), keep=3), fast.mean_around_median(X, keep=3)):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)

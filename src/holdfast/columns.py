@@ -113,6 +113,8 @@ def trimmed_mean(ordered: Block, *, f: int) -> Vector:
 def mean_around_median(ordered: Block, *, keep: int) -> Vector:
     """The mean of the `keep` values nearest to the median; of two as near, the lower."""
     rows, m = ordered.shape
+    if not max(-ordered[:, 0].min(), ordered[:, -1].max()) < np.finfo(ordered.dtype).max / 2:
+        ordered = ordered.astype(np.float64)  # two numbers near the largest float have no difference
     middle = median(ordered)
     # The nearest values are neighbours in order: find where their window starts by bisection, all columns at once.
     low, high, line = np.zeros(rows, np.intp), np.full(rows, m - keep), np.arange(rows)
