@@ -48,7 +48,7 @@ def apply(updates: Updates, rule: Columnwise) -> Vector:
     plain = replace(updates, wide=False)
     chosen = plain if rule.clients is None else plain.take(rule.clients)
     row = chosen.zeros()
-    for _ in chosen.map(_row_kernel(rule, row), tile=columns_tile(chosen)):
+    for _ in chosen.map(_row_kernel(rule, row), tile=columns_tile(chosen), scratch=not chosen.sweeps.threads):
         pass
     return row
 

@@ -168,13 +168,27 @@ class ClusterUpdates(Updates):
     def _plan(self) -> _Plan:
         return _Plan(Updates((), self.m, self.clients, self.wide, self.base, self.mixture))
 
-    def map(self, kernel: Kernel[Result], *, tile: int = TILE, threads: bool = True) -> Iterator[Result]:  # noqa: ARG002
+    def map(
+        self,
+        kernel: Kernel[Result],
+        *,
+        tile: int = TILE,
+        threads: bool = True,  # noqa: ARG002
+        scratch: bool = True,  # noqa: ARG002
+    ) -> Iterator[Result]:
         """As ever; whatever vectors the kernel wrote to are on the cluster afterwards."""
         results, pieces = self._sent(partial(_mapped, kernel=kernel, tile=tile))
         for part in _computed(results, pieces):
             yield from part
 
-    def sum(self, kernel: Kernel[Block], *, tile: int = TILE, threads: bool = False) -> NDArray[np.float64]:  # noqa: ARG002
+    def sum(
+        self,
+        kernel: Kernel[Block],
+        *,
+        tile: int = TILE,
+        threads: bool = False,  # noqa: ARG002
+        scratch: bool = True,  # noqa: ARG002
+    ) -> NDArray[np.float64]:
         """As ever; added up on the workers, in an order that does not depend on who is done first."""
         parts, pieces = self._sent(partial(_summed, kernel=kernel, tile=tile))
         while len(parts) > 1:

@@ -150,7 +150,7 @@ class Geometry:
         def kernel(block: Block, at: slice, _: Block) -> Vector:
             return sweeps.sweep(block, rows, anchor.at(at), None if centre is None else centre[at])
 
-        found = self.updates.sum(kernel, tile=sweeps.tile, threads=sweeps.threads)
+        found = self.updates.sum(kernel, tile=sweeps.tile, threads=sweeps.threads, scratch=False)
         distances = anchor.distances_by(found[: self.m + 2], self.resolution)
         return distances, None if pulls is None else float(np.sqrt(found[-1])) + self.blur(pulls)
 
@@ -197,7 +197,8 @@ class Geometry:
                 way = place[at] if here is None else place[at] - here
                 return sweeps.products(block, way.astype(block.dtype), here)
 
-            found = self.updates.sum(product, tile=sweeps.tile, threads=sweeps.threads) if found is None else found
+            if found is None:
+                found = self.updates.sum(product, tile=sweeps.tile, threads=sweeps.threads, scratch=False)
             distances = anchor.distances_by(found, self.resolution)
             if distances is not None:
                 return distances

@@ -82,13 +82,13 @@ def gram_pass(updates: Updates, client: int | None) -> Pass:
         return np.append(sweeps.row_squares(block), residual @ residual.T)
 
     if fast is None:
-        return Pass(interpreted, updates.long_tile, threads=False)
+        return Pass(interpreted, updates.long_tile, threads=False, scratch=client is not None)
 
     def compiled(block: Block, _: slice, __: Block) -> Vector:
         products, squares = fast(block, np.zeros_like(block[0]) if client is None else block[client])
         return np.append(squares, products)
 
-    return Pass(compiled, _tile(updates), threads=True)
+    return Pass(compiled, _tile(updates), threads=True, scratch=False)
 
 
 def _compiled(updates: Updates) -> Callable[..., tuple[Vector, Vector]] | None:
@@ -140,7 +140,7 @@ def residuals(updates: Updates, place: Vector, distances: Vector) -> Residuals:
     if fast is None:
         found = updates.sum(interpreted, tile=updates.long_tile)
     else:
-        found = updates.sum(compiled, tile=_tile(updates), threads=True)
+        found = updates.sum(compiled, tile=_tile(updates), threads=True, scratch=False)
     single = not updates.wide and any(source.dtype is np.float32 for source in updates.sources)
     # 64 more for the lengths, which are off by half of SQUARE_RUN each, for rounding the differences and for the sums.
     error = (RUN + 64) * float(np.finfo(np.float32 if single else np.float64).eps)

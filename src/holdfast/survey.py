@@ -53,7 +53,8 @@ class Survey:
             except ValueError:  # it will be told once it is known who is admitted
                 return None
             self._row = updates.zeros()
-            return Pass(surveying(rule, self._row, updates.sweeps), columns_tile(updates), threads=True)
+            kernel, alone = surveying(rule, self._row, updates.sweeps), updates.sweeps.threads
+            return Pass(kernel, columns_tile(updates), threads=True, scratch=not alone)
         # From the disk, another look would cost more than all products; few clients have few products.
         few = updates.m <= FEW and worth_compiling(updates.m * updates.d) and self.stages[-1] not in COLUMN_RULES
         saves = (updates.on_disk or few) and self.stages[-1] not in NO_DISTANCES

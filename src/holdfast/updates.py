@@ -40,11 +40,12 @@ SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 
 @dataclass(frozen=True)
 class Pass:
-    """A kernel, how many numbers to hand it at a time, and whether threads share the work."""
+    """A kernel, how many numbers to hand it at a time, whether threads share the work, and whether it asks for scratch."""
 
     kernel: Kernel[Block]
     tile: int
     threads: bool
+    scratch: bool
 
 
 @dataclass(frozen=True)
@@ -195,19 +196,24 @@ class Updates:
         cuts.append(offset)
         return [(a, min(a + width, hi)) for lo, hi in pairwise(cuts) for a in range(lo, hi, width)]
 
-    def map(self, kernel: Kernel[Result], *, tile: int = TILE, threads: bool = True) -> Iterator[Result]:
-        """The kernel's results over all blocks, in the order of the columns, one at a time."""
+    def map(
+        self, kernel: Kernel[Result], *, tile: int = TILE, threads: bool = True, scratch: bool = True
+    ) -> Iterator[Result]:
+        """The kernel's results over all blocks, in the order of the columns, one at a time.
+
+        scratch  whether it asks for room to work in
+        """
         spans = self.spans(tile)
         width = self._width(tile)
 
         @np.errstate(over="ignore", invalid="ignore")  # here: threads do not inherit it
         def run(span: tuple[int, int]) -> list[Result]:
             slab = self.read(*span)
-            scratch = np.empty(self.m * min(width, slab.shape[1]), slab.dtype)
+            room = np.empty(self.m * min(width, slab.shape[1]) if scratch else 0, slab.dtype)
             out = []
             for a in range(0, slab.shape[1], width):
                 part = slab[:, a : a + width]
-                out.append(kernel(part, slice(span[0] + a, span[0] + a + part.shape[1]), scratch[: part.size]))
+                out.append(kernel(part, slice(span[0] + a, span[0] + a + part.shape[1]), room[: part.size]))
             return out
 
         workers = threads_to_use() if threads else 1
@@ -218,14 +224,16 @@ class Updates:
             for results in shared(run, spans, workers):
                 yield from results
 
-    def sum(self, kernel: Kernel[Block], *, tile: int = TILE, threads: bool = False) -> NDArray[np.float64]:
+    def sum(
+        self, kernel: Kernel[Block], *, tile: int = TILE, threads: bool = False, scratch: bool = True
+    ) -> NDArray[np.float64]:
         """The kernel's results added up in float64, in the order of the columns.
 
         On one thread unless told otherwise: one core's products are nearly as fast as memory is, and NumPy holds the
         interpreter while it makes them.
         """
         total: NDArray[np.float64] | None = None
-        for part in self.map(kernel, tile=tile, threads=threads):
+        for part in self.map(kernel, tile=tile, threads=threads, scratch=scratch):
             total = part.astype(np.float64) if total is None else np.add(total, part, out=total)
         assert total is not None
         return total
@@ -259,17 +267,15 @@ class Updates:
 
         Magnitudes are not finite exactly where some number of the row is not.
         """
-        if first is None:
-            sweeps = self.sweeps
-            first = Pass(
-                lambda block, *_: sweeps.row_squares(block), sweeps.tile if sweeps.threads else WHOLE, sweeps.threads
-            )
+        sweeps = self.sweeps
+        tile = sweeps.tile if sweeps.threads else WHOLE
+        first = first or Pass(lambda block, *_: sweeps.row_squares(block), tile, sweeps.threads, scratch=False)
 
         def extremes(block: Block, _: slice, __: Block) -> Block:
             return np.maximum(block.max(axis=1), -block.min(axis=1))
 
         with np.errstate(over="ignore", invalid="ignore"):
-            sums = self.sum(first.kernel, tile=first.tile, threads=first.threads)
+            sums = self.sum(first.kernel, tile=first.tile, threads=first.threads, scratch=first.scratch)
             norms = np.sqrt(sums[: self.m])
         ordinary = norms < 2.0**SINGLE_ROOM
         if not ordinary.any() or np.median(norms[ordinary]) <= 2.0 ** (-SINGLE_ROOM / 2):
