@@ -55,7 +55,8 @@ def apply(updates: Updates, rule: Columnwise) -> Vector:
 
 def columns_tile(updates: Updates) -> int:
     """Numbers to sort at a time: as many as stay in a core's cache; compiled code looks after that itself, and takes GROUPs."""
-    return max(4 * TILE // updates.m // GROUP, 1) * GROUP * updates.m if updates.sweeps.threads else TILE
+    tile = TILE if updates.mixture is not None else 4 * TILE  # mixed rows are copies, for every thread
+    return max(tile // updates.m // GROUP, 1) * GROUP * updates.m if updates.sweeps.threads else TILE
 
 
 def surveying(rule: Columnwise, row: Vector, sweeps: Sweeps) -> Kernel[Block]:

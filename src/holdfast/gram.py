@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from holdfast.arrays import Vector
 from holdfast.native import RUN
-from holdfast.updates import Block, Pass, Updates
+from holdfast.updates import SLAB, Block, Pass, Updates
 
 __all__ = ["Gram", "Residuals", "central_client", "gram_pass", "residuals"]
 
@@ -125,12 +125,14 @@ def residuals(updates: Updates, place: Vector, distances: Vector) -> Residuals:
 
     def interpreted(block: Block, at: slice, scratch: Block) -> Vector:
         residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
-        products, squares = np.zeros((m, m)), np.zeros(m)
+        found = np.zeros(m + m * m)
+        squares, products = found[:m], found[m:].reshape(m, m)
         for part, run in _runs(residual, RUN):
-            products += np.matmul(part, part.transpose(0, 2, 1)).sum(axis=0, dtype=np.float64)
+            for piece in part:
+                products += piece @ piece.T
             for piece, _ in _runs(residual[:, run], SQUARE_RUN):
                 squares += np.vecdot(piece, piece).sum(axis=0, dtype=np.float64)
-        return np.append(squares, products)
+        return found
 
     def compiled(block: Block, at: slice, _: Block) -> Vector:
         assert fast is not None
@@ -138,7 +140,7 @@ def residuals(updates: Updates, place: Vector, distances: Vector) -> Residuals:
         return np.append(squares, products)
 
     if fast is None:
-        found = updates.sum(interpreted, tile=updates.long_tile)
+        found = updates.sum(interpreted, tile=max(SLAB, m * RUN))
     else:
         found = updates.sum(compiled, tile=_tile(updates), threads=True, scratch=False)
     single = not updates.wide and any(source.dtype is np.float32 for source in updates.sources)

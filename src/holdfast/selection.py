@@ -73,9 +73,9 @@ def _one_by_one(squares: Matrix, f: int, count: int) -> NDArray[np.intp]:
     m = len(squares)
     others, line = squares.copy(), np.arange(m)
     np.fill_diagonal(others, np.inf)
-    order, place = np.argsort(others, axis=1), np.empty((m, m), dtype=np.intp)  # ties count the same in any order
+    order, place = np.argsort(others, axis=1), np.empty((m, m), dtype=np.int32)  # ties count the same in any order
     np.put_along_axis(place, order, np.broadcast_to(line, (m, m)), axis=1)
-    ordered = np.take_along_axis(others, order, axis=1)
+    ordered, order = np.take_along_axis(others, order, axis=1), order.astype(np.int32)
     left, end = np.ones(m, dtype=bool), np.full(m, m - f - 2)  # the neighbours left are before `end`
     scores = ordered[:, : m - f - 2].sum(axis=1)
     exact, chosen = scores.copy(), list[int]()

@@ -66,7 +66,8 @@ class Survey:
         updates, fit = admission.updates.reaching(start), admission.fit
         geometry = Geometry(updates, admission.samples, admission.norms)
         if self._gram and admission.seen is not None:
-            found = Gram(admission.seen.reshape(len(fit), -1)[np.ix_(fit, fit)])
+            matrix = admission.seen.reshape(len(fit), -1)
+            found = Gram(matrix if fit.all() else matrix[np.ix_(fit, fit)])
             geometry.gram = found if found.fine(geometry.resolution) else None
         return geometry
 
