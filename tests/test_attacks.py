@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
+from holdfast import probes
 from holdfast.attacks import (
     ATTACKS,
     Knowledge,
@@ -109,6 +110,19 @@ def test_krum_attack_finds_every_step_length():
         np.testing.assert_allclose(sent, literal_krum_attack(G, byzantine), rtol=1e-12)
         steps.add(round(float(-np.log2(np.abs(sent[0] - knowledge.mean).max()))))
     assert steps >= set(range(15))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_krum_attack_decides_by_bounds_as_by_all_columns(seed, monkeypatch):
+    """Some columns first, as for large models: most of what clients differ by is in a few of them, or in none."""
+    monkeypatch.setattr(probes, "FEW", 0)
+    rng = np.random.default_rng(seed)
+    m, d = int(rng.integers(6, 30)), int(rng.integers(5, 60))
+    f = int(rng.integers(1, (m - 3) // 2 + 1))
+    G = rng.standard_normal((m, d)) * rng.exponential(1, d) ** rng.integers(0, 4) * 10.0 ** rng.integers(-3, 1)
+    byzantine = np.isin(np.arange(m), rng.permutation(m)[:f])
+    sent = krum_attack(Knowledge(G, byzantine, rng))
+    np.testing.assert_allclose(sent, literal_krum_attack(G, byzantine), rtol=1e-9, atol=1e-12)
 
 
 def test_krum_attack_agrees_in_single_precision_far_from_zero():

@@ -1,6 +1,7 @@
 """Nobody gets past the radius: all subsets, all directions we can think of, and every step of the proof by itself."""
 
 import math
+import sys
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from holdfast import certificate
+from holdfast import certificate, native
 from holdfast.certificate import ANGLES, Certificate, top_eigenvalue
 from holdfast.gram import residuals
 from holdfast.sources import Source
@@ -372,8 +373,10 @@ def test_numbers_that_cannot_be_are_errors(changes, message):
 @pytest.mark.parametrize("offset", [0.0, 1e3])
 @pytest.mark.parametrize("width", [7, 1024, 5000])
 @pytest.mark.parametrize("scale", [1.0, 1e-25])
-def test_residuals_in_single_precision_are_off_by_no_more_than_they_say(width, offset, scale):
-    """Rows without a sign, whose sums round one way, and rows that share nothing."""
+@pytest.mark.parametrize("enough", [0, sys.maxsize])
+def test_residuals_in_single_precision_are_off_by_no_more_than_they_say(width, offset, scale, enough, monkeypatch):
+    """Rows without a sign, whose sums round one way, and rows that share nothing; compiled and not."""
+    monkeypatch.setattr(native, "ENOUGH", enough)
     rng = np.random.default_rng(width)
     X = rng.standard_normal((30, width))
     X[:15] = np.abs(X[:15])

@@ -247,3 +247,16 @@ def test_two_numbers_near_the_largest_float_have_no_difference():
     assert np.isfinite(expected)
     for found in (columns.mean_around_median(np.sort(X.T, axis=1), keep=3), fast.mean_around_median(X, keep=3)):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule", [*CALLS, "krum(f=3)", "huber", "nearest_neighbour_mixing(f=3) | trimmed_mean(f=3)"])
+@pytest.mark.parametrize("lie", [np.nan, 1e30])
+@pytest.mark.usefixtures("always")
+def test_a_first_pass_that_met_a_liar(rule, lie, monkeypatch):
+    """It takes for granted that everyone is admitted, and that all can be squared."""
+    X = updates()
+    X[5] = lie
+    found, expected = aggregate(X, rule), numpy_only(rule, X, monkeypatch)
+    np.testing.assert_allclose(found.value, expected.value, rtol=0, atol=1e-5)
+    assert found.clients.statuses.tolist() == expected.clients.statuses.tolist()
+    np.testing.assert_allclose(found.clients.distances, expected.clients.distances, rtol=1e-4)

@@ -15,10 +15,7 @@ from holdfast.native import RUN, line_of
 __all__ = ["compiled", "products", "row_squares", "sweep"]
 
 TILE = 2**18  # numbers that two loops read one after the other, the second time from cache
-SHORTEST, LONGEST = (
-    512,
-    4096,
-)  # columns of such a tile: runs of memory long enough to read fast, sums short enough to be exact
+SHORTEST, LONGEST = 512, 4096  # columns of such a tile: runs of memory read fast, sums of float32 stay exact
 NOWHERE = np.empty(0)
 
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from holdfast import __version__
 from holdfast.checks import integer, listed, positive, require
 from holdfast.federate import Federated, Round, chance, federate
-from holdfast.native import worth_compiling
+from holdfast.native import numba_version
 from holdfast.rsa import RSA_LOOP, rsa, rsa_parameters
 from holdfast.spec import parse
 from holdfast.store import packed, unpacked, write_whole
@@ -251,7 +250,7 @@ def environment() -> dict[str, str]:
         "holdfast": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "compiled": "by numba" if worth_compiling(sys.maxsize) else "no",
+        "numba": numba_version(),
         "platform": platform.platform(),
         "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", "as many as cores"),
     }

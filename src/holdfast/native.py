@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from holdfast.arrays import Block
 
-__all__ = ["ENOUGH", "RUN", "line_of", "worth_compiling"]
+__all__ = ["ENOUGH", "RUN", "line_of", "numba_version", "worth_compiling"]
 
-ENOUGH = 2**22  # numbers: some 20 ms less each time then stand against one import of numba, half a second
-
+ENOUGH = 2**22  # numbers: 5 to 10 ms saved each time stand against one import of numba, half a second
 RUN = 1024  # squares or products to add up in single precision before float64 goes on
 
 
@@ -32,6 +32,14 @@ def _has_numba() -> bool:
         warnings.warn(f"numba is installed but cannot be used; NumPy does the work. {broken}", stacklevel=2)
         return False
     return True
+
+
+def numba_version() -> str:
+    """What is installed, without importing it."""
+    try:
+        return version("numba")
+    except PackageNotFoundError:
+        return "none"
 
 
 def line_of(block: Block) -> tuple[Block, int]:
