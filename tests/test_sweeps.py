@@ -228,10 +228,11 @@ def test_results_are_not_hoarded():
 
 
 def test_whoever_stops_early_leaves_nobody_at_work():
-    busy = []
+    busy, begun = [], []
 
     def work(x):
         busy.append(x)
+        begun.append(x)
         time.sleep(0.01)
         busy.remove(x)
 
@@ -239,6 +240,7 @@ def test_whoever_stops_early_leaves_nobody_at_work():
     next(results)
     results.close()
     assert busy == []
+    assert len(begun) < 50, "nobody begins what is not wanted any more"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
