@@ -71,6 +71,8 @@ LAYERS = [
     "attacks",
     "partition",
     "datasets",
+    "compiled_sparse",
+    "first_layer",
     "tasks",
     "torch_task",
     "store",

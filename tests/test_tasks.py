@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import tasks, torch_task
+from holdfast import first_layer, torch_task
 from holdfast.datasets import Samples
 from holdfast.partition import balanced, random_cuts
 from holdfast.tasks import LinearRegression, Mlp, Shards, shard
@@ -177,7 +177,7 @@ def test_clients_together_equal_clients_alone(sizes, block, seed):
     task = Mlp(data, hidden=3, classes=CLASSES)
     w = task.initial(np.random.default_rng(seed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "BLOCK", block)
+        patch.setattr(first_layer.Dense, "block", block)
         together = task.gradients(w, shard(data, parts))
     alone = np.concatenate([task.gradients(w, shard(data, [part])) for part in parts])
     np.testing.assert_allclose(together, alone, rtol=1e-11, atol=1e-14)

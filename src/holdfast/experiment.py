@@ -29,7 +29,7 @@ from holdfast.world import LOOP, check, cost, prepare, split
 
 __all__ = ["Experiment", "MissingResult", "Result", "Store", "environment", "liars", "run", "run_all"]
 
-FORMAT = 3  # of keys and files: raise it when the same experiment would give other numbers
+FORMAT = 4  # of keys and files: raise it when the same experiment would give other numbers
 BYZANTINE = 100  # purpose of the generator that draws the liars; those below are the round loop's and the data's
 
 Option = float | int | str | None

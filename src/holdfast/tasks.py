@@ -13,15 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.checks import integer, require
+from holdfast.crew import shared
 from holdfast.datasets import Samples
+from holdfast.first_layer import Dense, Layer, Part, Sparse, client_products, precision, sparse
 
 __all__ = ["LinearRegression", "Mlp", "Shards", "Task", "shard"]
 
 Floats = NDArray[np.floating[Any]]
-
-# Samples worked on together. One block of MNIST (3 MB) stays in the cache between the forward and the backward
-# product, which read it both: a tenth faster than all 60,000 samples at once.
-BLOCK = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +32,7 @@ class Shards:
     inputs: NDArray[Any]
     targets: NDArray[Any]
     offsets: NDArray[np.intp]
+    lasting: bool = False  # read in many rounds, so that it pays to prepare them
 
     @property
     def m(self) -> int:
@@ -45,14 +44,18 @@ class Shards:
         return np.diff(self.offsets)
 
     @cached_property
-    def equal(self) -> bool:
-        """Whether all n_i are the same, so that the clients can be an axis of their own."""
-        return bool((self.counts == self.counts[0]).all())
-
-    @cached_property
     def weights(self) -> Floats:
         """1/n_i for every sample of client i, so that a weighted sum over its samples is their mean."""
-        return np.repeat((1 / self.counts).astype(_precision(self.inputs)), self.counts)
+        return np.repeat((1 / self.counts).astype(precision(self.inputs)), self.counts)
+
+    def layer(self, hidden: int) -> Layer:
+        """As the first layer of a network reads them, which has so many hidden units."""
+        found = self._sparse
+        return Dense(self.inputs, self.offsets) if found is None or hidden % found.lanes else found
+
+    @cached_property
+    def _sparse(self) -> Sparse | None:
+        return sparse(self.inputs, self.offsets) if self.lasting else None
 
     def batch(self, size: int, rng: np.random.Generator) -> "Shards":
         """`size` samples of every client, drawn without replacement; all those of a client that has fewer."""
@@ -81,7 +84,7 @@ def shard(samples: Samples, parts: Sequence[NDArray[np.intp]]) -> Shards:
         empty=np.flatnonzero(counts == 0).tolist(),
     )
     order = np.concatenate(parts)
-    return Shards(samples.inputs[order], samples.targets[order], _offsets(counts))
+    return Shards(samples.inputs[order], samples.targets[order], _offsets(counts), lasting=True)
 
 
 class Task(Protocol):
@@ -129,7 +132,7 @@ class LinearRegression:
         w = _vector(w, self.d, shards.inputs)
         out = _buffer(out, shards.m, w)
         residuals = (shards.inputs @ w - shards.targets) * shards.weights
-        _client_products(residuals[:, None], shards.inputs, shards.offsets, shards.equal, out[:, None, :])
+        client_products(residuals[:, None], shards.inputs, shards.offsets, out[:, None, :])
         return out
 
     def loss(self, w: Floats, samples: Samples) -> float:
@@ -168,21 +171,22 @@ class Mlp:
         fan_in = np.concatenate(
             [np.full(self.hidden * (p + 1), p), np.full(self.classes * (self.hidden + 1), self.hidden)]
         )
-        start: Floats = (rng.uniform(-1, 1, self.d) / np.sqrt(fan_in)).astype(_precision(self.samples.inputs))
+        start: Floats = (rng.uniform(-1, 1, self.d) / np.sqrt(fan_in)).astype(precision(self.samples.inputs))
         return start
 
     def gradients(self, w: Floats, shards: Shards, out: Floats | None = None) -> Floats:
         w = _vector(w, self.d, shards.inputs)
         out = _buffer(out, shards.m, w)
         W1, b1, W2, b2 = self._layers(w)
-        G1, g1, G2, g2 = self._layers(out)
-        unit, blocks = _unit(shards.inputs), list(_blocks(shards.offsets))
-        room = np.empty((max(rows.stop - rows.start for _, rows in blocks), W1.shape[1]), w.dtype)
-        W1 = W1 * unit
-        for clients, rows in blocks:
+        _, g1, G2, g2 = self._layers(out)
+        unit, layer = _unit(shards.inputs), shards.layer(self.hidden)
+        weights = layer.weights(W1 * unit)
+
+        def learn(block: tuple[slice, slice]) -> None:
+            clients, rows = block
             y, ends = shards.targets[rows], shards.offsets[clients.start : clients.stop + 1] - rows.start
-            x = _floats(shards.inputs[rows], room)
-            hidden, errors = _forward(x, W1, b1, W2, b2)
+            part = layer.part(clients, rows)
+            hidden, errors = _forward(part, weights, b1, W2, b2)
             errors -= errors.max(axis=0)
             np.exp(errors, out=errors)
             errors /= errors.sum(axis=0)
@@ -191,26 +195,33 @@ class Mlp:
             back = errors.T @ W2
             back *= np.sign(hidden)
             # A product with ones: np.add.reduceat along samples takes ten times as long.
-            _client_products(np.ones((len(y), 1), w.dtype), back, ends, shards.equal, g1[clients][:, None])
-            back *= unit
-            _client_products(back, x, ends, shards.equal, G1[clients])
-            _client_products(errors.T, hidden, ends, shards.equal, G2[clients])
+            client_products(np.ones((len(y), 1), w.dtype), back, ends, g1[clients][:, None])
+            client_products(errors.T, hidden, ends, G2[clients])
             g2[clients] = np.add.reduceat(errors, ends[:-1], axis=1).T
+            back *= unit
+            part.backward(back, out[clients])
+
+        for _ in shared(learn, list(_blocks(shards.offsets, layer.block)), layer.workers):
+            pass
         return out
 
     def loss(self, w: Floats, samples: Samples) -> float:
-        return self._measure(w, samples)["loss"]
+        return self._measure(w, samples, _one(samples, lasting=False).layer(self.hidden))["loss"]
 
     def evaluate(self, w: Floats) -> dict[str, float]:
-        return self._measure(w, self.samples)
+        return self._measure(w, self.samples, self._test.layer(self.hidden))
 
-    def _measure(self, w: Floats, samples: Samples) -> dict[str, float]:
-        w = _vector(w, self.d, samples.inputs)
+    @cached_property
+    def _test(self) -> Shards:
+        return _one(self.samples, lasting=True)
+
+    def _measure(self, w: Floats, samples: Samples, layer: Layer) -> dict[str, float]:
+        w, n = _vector(w, self.d, samples.inputs), len(samples.targets)
         W1, b1, W2, b2 = self._layers(w)
-        logits, room = np.empty((self.classes, len(samples.targets))), np.empty((BLOCK, W1.shape[1]), w.dtype)
-        W1 = W1 * _unit(samples.inputs)
-        for part in (slice(a, a + BLOCK) for a in range(0, len(samples.targets), BLOCK)):
-            logits[:, part] = _forward(_floats(samples.inputs[part], room), W1, b1, W2, b2)[1]
+        logits, weights = np.empty((self.classes, n)), layer.weights(W1 * _unit(samples.inputs))
+        for start in range(0, n, layer.block):
+            rows = slice(start, min(start + layer.block, n))
+            logits[:, rows] = _forward(layer.part(slice(0, 0), rows), weights, b1, W2, b2)[1]
         top, y = logits.max(axis=0), samples.targets
         losses = np.log(np.exp(logits - top).sum(axis=0)) + top - logits[y, np.arange(len(y))]
         return {"accuracy": float(np.mean(logits.argmax(axis=0) == y)), "loss": float(losses.mean())}
@@ -222,11 +233,11 @@ class Mlp:
         return [piece.reshape(*flat.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
 
-def _forward(x: Floats, W1: Floats, b1: Floats, W2: Floats, b2: Floats) -> tuple[Floats, Floats]:
+def _forward(part: Part, weights: Floats, b1: Floats, W2: Floats, b2: Floats) -> tuple[Floats, Floats]:
     """The hidden units, one row per sample, and the logits: classes by samples, so that a maximum or sum over ten classes is
     ten long vector operations.
     """
-    hidden = x @ W1.T
+    hidden = part.forward(weights)
     hidden += b1
     np.maximum(hidden, 0, out=hidden)
     logits: Floats = W2 @ hidden.T
@@ -236,35 +247,19 @@ def _forward(x: Floats, W1: Floats, b1: Floats, W2: Floats, b2: Floats) -> tuple
 
 def _unit(inputs: NDArray[Any]) -> Any:
     """What 1 in the inputs stands for."""
-    return _precision(inputs).type(1 / 255 if inputs.dtype == np.uint8 else 1)
+    return precision(inputs).type(1 / 255 if inputs.dtype == np.uint8 else 1)
 
 
-def _floats(inputs: NDArray[Any], room: Floats) -> Floats:
-    """The inputs as they are, or where `room` is of another kind copied into it."""
-    if inputs.dtype == room.dtype:
-        return inputs
-    np.copyto(room[: len(inputs)], inputs)
-    return room[: len(inputs)]
+def _one(samples: Samples, *, lasting: bool) -> Shards:
+    """All samples in one hand."""
+    return Shards(samples.inputs, samples.targets, _offsets(np.array([len(samples.targets)])), lasting)
 
 
-def _client_products(left: Floats, right: Floats, offsets: NDArray[np.intp], equal: bool, out: Floats) -> None:
-    """out_i = left_i^T right_i, with left_i and right_i the rows of client i: (m, a, b) from (N, a) and (N, b)."""
-    if equal:
-        m = len(offsets) - 1
-        clients = left.reshape(m, -1, left.shape[1]).transpose(0, 2, 1)
-        np.matmul(clients, right.reshape(m, -1, right.shape[1]), out=out)
-        return
-    # One small product per client keeps BLAS busy at any n_i; padding to the largest n_i costs far more.
-    bounds = offsets.tolist()
-    for target, start, stop in zip(out, bounds, bounds[1:], strict=False):
-        np.matmul(left[start:stop].T, right[start:stop], out=target)
-
-
-def _blocks(offsets: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
-    """Clients, and their rows, in runs of about BLOCK samples."""
+def _blocks(offsets: NDArray[np.intp], size: int) -> Iterator[tuple[slice, slice]]:
+    """Clients, and their rows, in runs of about so many samples."""
     first, m = 0, len(offsets) - 1
     while first < m:
-        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + BLOCK, side="right")) - 1)
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + size, side="right")) - 1)
         yield slice(first, last), slice(int(offsets[first]), int(offsets[last]))
         first = last
 
@@ -275,14 +270,7 @@ def _offsets(counts: NDArray[np.intp]) -> NDArray[np.intp]:
 
 def _vector(w: Floats, d: int, inputs: NDArray[Any]) -> Floats:
     require(w.shape == (d,), "w", needs=f"shape ({d},)", remedy="Start from task.initial(rng).", shape=w.shape)
-    return w.astype(_precision(inputs), copy=False)  # else every product would first copy the samples to w's precision
-
-
-def _precision(inputs: NDArray[Any]) -> np.dtype[Any]:
-    """What to reckon in: as the inputs are; float32 for pixels, float64 for other integers."""
-    return (
-        inputs.dtype if inputs.dtype.kind == "f" else np.dtype(np.float32 if inputs.dtype == np.uint8 else np.float64)
-    )
+    return w.astype(precision(inputs), copy=False)  # else every product would first copy the samples to w's precision
 
 
 def _buffer(out: Floats | None, m: int, w: Floats) -> Floats:
