@@ -134,7 +134,9 @@ class Proof:
             )
         distances = np.where(self.distances > 0, norms, 0.0)
         inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=distances > 0)
-        cosines = found.products * inverse[:, None] * inverse
+        cosines = found.products
+        cosines *= inverse[:, None]
+        cosines *= inverse
         assert self.solved.thresholds is not None
         thresholds = self.solved.thresholds
         # What rounding did: to the force of each client, which is its distance or its threshold, and to the value.

@@ -26,7 +26,7 @@ The bound rises with rho and is concave in mu: two searches find nearly the smal
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
@@ -41,7 +41,8 @@ Array = NDArray[np.float64]
 EPS = float(np.finfo(np.float64).eps)
 ANGLES = np.linspace(-1.0, 1.0, 33)[:, None]  # c, exact in binary; chords this short cost about 0.1 % of H(0)
 LOWEST, HIGHEST = -200.0, 1000.0  # powers of two to look for a radius between, in units of a typical pull
-BALANCES = (0.0, 0.1, 0.2, 0.35, 0.6)  # nu: more of it pays as f/m grows; twenty values would gain some 1 %
+# nu, more of which pays as f/m grows (twenty values would gain some 1 %); and the mu to look from
+BALANCES = dict.fromkeys((0.0, 0.1, 0.2, 0.35, 0.6), 0.125)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +99,8 @@ class Certificate:
             low, high, proving = (low, middle, found) if found else (middle, high, proving)
         return unit * 2.0**high
 
-    def _bracket(self, unit: float, f: int) -> tuple[float, float, list[float]]:
-        """Powers of two, of which only the higher one, if finite, can be proven to be a radius, and by which nu."""
+    def _bracket(self, unit: float, f: int) -> tuple[float, float, dict[float, float]]:
+        """Powers of two, of which only the higher one, if finite, can be proven to be a radius, and by which nu and mu."""
         high, low, step, proving = 0.0, 0.0, 1.0, self._proves(unit, f, BALANCES)
         if not proving:
             while not proving:
@@ -116,8 +117,8 @@ class Certificate:
             high, proving = low, found
         return LOWEST, LOWEST, proving
 
-    def _proves(self, rho: float, f: int, balances: Sequence[float]) -> list[float]:
-        """Which of these nu, with some mu, make the bound on the slope positive."""
+    def _proves(self, rho: float, f: int, balances: Mapping[float, float]) -> dict[float, float]:
+        """Which of these nu, with which mu, sought from those given on, make the bound on the slope positive."""
         with np.errstate(all="ignore"):  # overflow and 0/0 end in a NaN bound, and NaN proves nothing
             lines = _chords(self.distances, self.thresholds, rho)
             pulls = self.samples * np.minimum(self.distances, self.thresholds)
@@ -128,7 +129,8 @@ class Certificate:
                 cost = mu * self.eigenvalue + (1 - nu) * self.slack
                 return value - (1 + 1e-12) * cost, derivative - self.eigenvalue
 
-            return [nu for nu in balances if _turns_positive(partial(bound, nu))]
+            found = {nu: _positive_at(partial(bound, nu), mu) for nu, mu in balances.items()}
+            return {nu: mu for nu, mu in found.items() if mu is not None}
 
 
 def top_eigenvalue(cosines: NDArray[np.floating], pulls: Array, *, error: float = 0.0) -> float:
@@ -195,21 +197,28 @@ def _bound(
     return float(terms.sum() - 1e-12 * np.abs(terms).sum()), float((pulls * angles**2).sum())
 
 
-def _turns_positive(concave: Callable[[float], tuple[float, float]]) -> bool:
-    """Whether a concave function, given with its derivative, is positive in (2^-40, 2^20): cutting planes.
+def _positive_at(concave: Callable[[float], tuple[float, float]], mu: float) -> float | None:
+    """Where in (2^-40, 2^20) a concave function, given with its derivative, is positive, sought from mu on: cutting planes.
 
-    True is seen; False is a matter of tolerance, or comes early once the tangents at both ends cross below zero.
+    A place is seen; None is a matter of tolerance, or comes early once the tangents on both sides cross below zero.
     """
-    left, right, mu = (2.0**-40, math.nan, math.nan), (2.0**20, math.nan, math.nan), 0.125  # place, value, derivative
+    left, right = (2.0**-40, math.nan, math.nan), (2.0**20, math.nan, math.nan)  # place, value, derivative
+    stride = 1.25
     while right[0] > 1.0001 * left[0]:
         value, derivative = concave(mu)
         if value > 0:
-            return True
+            return mu
         left, right = (left, (mu, value, derivative)) if derivative < 0 else ((mu, value, derivative), right)
         (a, value_a, rise), (b, value_b, fall) = left, right
         cross = (value_b - value_a + rise * a - fall * b) / (rise - fall)
         if value_a + rise * (cross - a) < 0:
-            return False
-        inset = (b / a) ** 0.2  # off the ends, or a kink could stall the search
-        mu = min(max(cross, a * inset), b / inset) if cross > 0 else math.sqrt(a * b)
-    return False
+            return None
+        if math.isnan(value_a) or math.isnan(
+            value_b
+        ):  # the top is on the other side, and not far when mu was well chosen
+            mu = max(mu / stride, math.sqrt(a * mu)) if derivative < 0 else min(mu * stride, math.sqrt(b * mu))
+            stride *= stride
+        else:
+            inset = (b / a) ** 0.2  # off the ends, or a kink could stall the search
+            mu = min(max(cross, a * inset), b / inset) if cross > 0 else math.sqrt(a * b)
+    return None

@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import Vector
+from holdfast.arrays import Block, Vector
 from holdfast.native import worth_compiling
 from holdfast.sweeps import Sweeps
-from holdfast.updates import TILE, Block, Kernel, Updates
+from holdfast.updates import TILE, Kernel, Updates
 
 __all__ = [
     "ColumnKernel",

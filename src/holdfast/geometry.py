@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from holdfast import columns
 from holdfast.anchor import Anchor
-from holdfast.arrays import Vector, length, lengths, unscaled
+from holdfast.arrays import Block, Vector, length, unscaled
 from holdfast.columns import Columnwise
 from holdfast.gram import Gram
 from holdfast.mixture import Mixture
-from holdfast.updates import Block, Updates
+from holdfast.updates import Updates
 
 __all__ = ["Geometry", "Matrix", "Measurement", "Weights", "normalised"]
 
@@ -224,14 +224,16 @@ class Geometry:
             squares = self.gram.squared_distances
             return self._downweighted(np.sqrt(squares[np.median(squares, axis=1).argmin()]))
         sample = self.updates.sample(START_COLUMNS)
-        ordered = np.sort(np.ascontiguousarray(sample.T), axis=1)
-        middle = (ordered[:, (self.m - 1) // 2] / 2 + ordered[:, self.m // 2] / 2).astype(sample.dtype)
+        half, turned = self.m // 2, np.array(sample.T, order="C")  # a copy in any case, to be reordered
+        turned.partition(half, axis=1)
+        low = turned[:, half] if self.m % 2 else turned[:, :half].max(axis=1)
+        middle = (low / 2 + turned[:, half] / 2).astype(sample.dtype)
         sample = sample - middle
-        centre, distances = np.zeros_like(middle), lengths(sample)
+        away, distances = np.empty_like(sample), np.sqrt(np.vecdot(sample, sample))
         for _ in range(START_STEPS):
             weights = self._downweighted(distances)
-            centre = (weights @ sample).astype(sample.dtype)
-            distances = lengths(sample - centre)
+            np.subtract(sample, (weights @ sample).astype(sample.dtype), out=away)
+            distances = np.sqrt(np.vecdot(away, away))
         expected = np.median(distances) * np.sqrt(self.updates.d / sample.shape[1])
         if np.median(self.distances(weights)) <= SURPRISE * expected:
             return weights

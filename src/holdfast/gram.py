@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.arrays import Vector
+from holdfast.arrays import Block, Vector
 from holdfast.native import RUN
-from holdfast.updates import SLAB, Block, Pass, Updates
+from holdfast.updates import SLAB, Pass, Updates
 
 __all__ = ["Gram", "Residuals", "central_client", "gram_pass", "residuals"]
 

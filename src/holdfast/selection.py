@@ -16,6 +16,7 @@ from holdfast.rules import huber
 
 __all__ = ["bulyan", "divide_and_conquer", "krum", "krum_scores", "multi_krum", "spectral_filter"]
 
+SORTED = 64  # rows at a time: what sorting takes beside them is then small
 WORN = 1e-6  # of its sum: below that, what subtraction left of a score is computed anew
 FAR = 10  # median distances: beyond them no projection on one direction is needed to tell a liar
 
@@ -71,11 +72,14 @@ def _one_by_one(squares: Matrix, f: int, count: int) -> NDArray[np.intp]:
     Whoever leaves takes one neighbour from each of the others: itself, or else their farthest. So one sort serves all.
     """
     m = len(squares)
-    others, line = squares.copy(), np.arange(m)
-    np.fill_diagonal(others, np.inf)
-    order, place = np.argsort(others, axis=1), np.empty((m, m), dtype=np.int32)  # ties count the same in any order
-    np.put_along_axis(place, order, np.broadcast_to(line, (m, m)), axis=1)
-    ordered, order = np.take_along_axis(others, order, axis=1), order.astype(np.int32)
+    line, ordered = np.arange(m), np.empty((m, m))
+    order, place = (np.empty((m, m), dtype=np.min_scalar_type(m)) for _ in range(2))
+    for rows in np.array_split(line, -(-m // SORTED)):
+        others = squares[rows]
+        others[np.arange(len(rows)), rows] = np.inf
+        sorted_ = np.argsort(others, axis=1)  # ties count the same in any order
+        np.put_along_axis(place[rows[0] : rows[-1] + 1], sorted_, line[None].astype(place.dtype), axis=1)
+        order[rows], ordered[rows] = sorted_, np.take_along_axis(others, sorted_, axis=1)
     left, end = np.ones(m, dtype=bool), np.full(m, m - f - 2)  # the neighbours left are before `end`
     scores = ordered[:, : m - f - 2].sum(axis=1)
     exact, chosen = scores.copy(), list[int]()
@@ -86,7 +90,7 @@ def _one_by_one(squares: Matrix, f: int, count: int) -> NDArray[np.intp]:
         near, farthest = place[:, winner] < end, end - 1
         while (passed := left & ~near & ~left[order[line, farthest]]).any():
             farthest[passed] -= 1
-        scores = scores - np.where(near, others[:, winner], ordered[line, farthest])
+        scores = scores - np.where(near, squares[:, winner], ordered[line, farthest])
         end = np.where(near, end, farthest)
         for i in np.flatnonzero(left & (scores < WORN * exact)):  # what is left is mostly rounding
             scores[i] = exact[i] = ordered[i][left[order[i]]][: neighbours - 1].sum()

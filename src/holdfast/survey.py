@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast import mixing, rules, selection
 from holdfast.admission import Admission
@@ -67,7 +68,7 @@ class Survey:
         geometry = Geometry(updates, admission.samples, admission.norms)
         if self._gram and admission.seen is not None:
             matrix = admission.seen.reshape(len(fit), -1)
-            found = Gram(matrix if fit.all() else matrix[np.ix_(fit, fit)])
+            found = Gram(matrix if fit.all() else _moved_up(matrix, np.flatnonzero(fit)))
             geometry.gram = found if found.fine(geometry.resolution) else None
         return geometry
 
@@ -76,3 +77,10 @@ class Survey:
         if self._row is None or admission.seen is None or not admission.fit.all():
             return None
         return self._row, admission.seen
+
+
+def _moved_up(matrix: NDArray[np.float64], kept: NDArray[np.intp]) -> NDArray[np.float64]:
+    """The rows and columns kept, in the matrix's own memory: a copy can be as large as a part of the data."""
+    for place, row in enumerate(kept):
+        matrix[place, : len(kept)] = matrix[row, kept]
+    return matrix[: len(kept), : len(kept)]

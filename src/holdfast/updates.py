@@ -24,14 +24,14 @@ from holdfast.sources import Source
 from holdfast.structure import rebuild
 from holdfast.sweeps import Sweeps, sweeps_for
 
-__all__ = ["Block", "Kernel", "Pass", "Updates"]
+__all__ = ["Kernel", "Pass", "Updates"]
 
 Result = TypeVar("Result")
 Kernel = Callable[[Block, slice, Block], Result]
 """(block of m rows, its columns in the whole, scratch of the block's size as a flat array) -> anything."""
 
 TILE = 2**18  # numbers handed to a kernel that makes as many of its own: both stay in a core's cache
-SLAB = 2**20  # gathered at once where clients came as a list: fewer, longer copies
+SLAB, PART = 2**20, 32  # gathered at once where clients came as a list: fewer, longer copies; or 1/PART of all, if less
 WHOLE = 2**24  # to a kernel that looks at every number once
 STORED = 2**28  # bytes gathered at once, by all threads, where they came as files: from 500 of them 256 KiB a time
 LINE = 64  # columns: whole cache lines
@@ -83,7 +83,7 @@ class Updates:
     def _slab(self) -> int:
         """Numbers to gather at once."""
         if not self.on_disk:
-            return SLAB
+            return min(SLAB, max(TILE, self._rows * self.d // PART))
         narrow = self.mixture is None and not self.wide and all(source.dtype is np.float32 for source in self.sources)
         return STORED // threads_to_use() // (4 if narrow else 16)  # to widen or to mix takes copies
 
@@ -166,8 +166,8 @@ class Updates:
 
     @property
     def long_tile(self) -> int:
-        """For products of all pairs of rows, which are made fastest from rows of some thousand numbers."""
-        return max(SLAB, self.m * 4096)
+        """For products of all pairs of rows, which are made fastest from rows of a thousand numbers or more."""
+        return max(SLAB, self.m * 2048)
 
     def _width(self, tile: int) -> int:
         """Columns of a tile: no more than are gathered at once."""
