@@ -46,7 +46,7 @@ def test_both_products_are_the_plain_ones(sizes, columns, chunks, filled, seed):
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     W = rng.standard_normal((hidden, columns)).astype(np.float32)
     back = rng.standard_normal((len(x), hidden)).astype(np.float32)
-    layer = Sparse(x, offsets, int(np.count_nonzero(x)))
+    layer = Sparse(x, offsets)
     beside = 7  # columns of other layers, which are not to be touched
     for first in range(len(sizes)):  # whoever is asked for
         clients, rows = slice(first, len(sizes)), slice(int(offsets[first]), len(x))
@@ -110,6 +110,18 @@ def test_who_is_read_without_zeros(monkeypatch):
     monkeypatch.setattr(first_layer, "SHARED", 32)
     monkeypatch.setattr(native, "ENOUGH", few.size + 1)
     assert sparse(few, offsets) is None
+
+
+@pytest.mark.parametrize("offsets", [[0, 32, 65], [0, 32, 60], [1, 64], [0, 40, 30, 64], [0, 0, 64]])
+def test_only_whole_shards_reach_compiled_code(offsets):
+    assert sparse(pixels(64, 20, 0.2), np.array(offsets)) is None
+
+
+def test_samples_of_another_width_are_an_error():
+    wide, narrow = (Samples(pixels(40, columns, 0.2), np.arange(40) % 10) for columns in (21, 20))
+    task, shards = Mlp(wide), shard(narrow, parts_of([20, 20]))
+    with pytest.raises(ValueError, match=r"21 columns.*columns = 20"):
+        task.gradients(task.initial(np.random.default_rng(0)), shards)
 
 
 def test_without_numba_blas_does_it():

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.checks import require
 from holdfast.crew import threads
 from holdfast.native import worth_compiling
 
@@ -95,7 +96,6 @@ class Sparse:
 
     inputs: NDArray[np.uint8]
     offsets: NDArray[np.intp]
-    count: int  # of what is not zero
 
     block = 512  # the small products in between stay below what BLAS calls other threads for
 
@@ -111,6 +111,8 @@ class Sparse:
         return LANES
 
     def weights(self, W: Floats) -> Floats:
+        columns, remedy = self.inputs.shape[1], "Train and test on samples of the same kind."
+        require(W.shape[1] == columns, "samples", needs=f"{W.shape[1]} columns", remedy=remedy, columns=columns)
         return np.ascontiguousarray(W.T)
 
     def part(self, clients: slice, rows: slice) -> Part:
@@ -133,7 +135,8 @@ class Sparse:
         return starts, places, values
 
     def _room(self) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
-        return np.empty(self.count + 1, np.uint16), np.empty(self.count + 1, np.uint8)
+        places = np.count_nonzero(self.inputs) + 1
+        return np.empty(places, np.uint16), np.empty(places, np.uint8)
 
 
 class _Sparse(NamedTuple):
@@ -160,12 +163,12 @@ class _Sparse(NamedTuple):
 
 def sparse(inputs: NDArray[Any], offsets: NDArray[np.intp]) -> Sparse | None:
     """Samples to be read many times, without their zeros; None where that would be no faster."""
-    n, columns = inputs.shape
-    short = columns < SHORT and int(np.diff(offsets).max()) < SHORT
-    if inputs.dtype != np.uint8 or not short or n < SHARED * (len(offsets) - 1) or not worth_compiling(inputs.size):
+    (n, columns), counts = inputs.shape, np.diff(offsets)
+    whole = offsets[0] == 0 and offsets[-1] == n and counts.min() > 0  # compiled code takes that for granted
+    short = columns < SHORT and counts.max() < SHORT
+    if inputs.dtype != np.uint8 or not (whole and short and n >= SHARED * len(counts) and worth_compiling(inputs.size)):
         return None
-    count = int(np.count_nonzero(inputs))
-    return Sparse(np.ascontiguousarray(inputs), offsets, count) if count <= FILLED * inputs.size else None
+    return Sparse(np.ascontiguousarray(inputs), offsets) if np.count_nonzero(inputs) <= FILLED * inputs.size else None
 
 
 def precision(inputs: NDArray[Any]) -> np.dtype[Any]:
