@@ -18,7 +18,7 @@ from holdfast.experiment import Store
 from holdfast.figures import FIGURES, METHODS, Plan
 
 DOCS = Path(__file__).parents[1] / "docs"
-WIDTH, COLOURS = 760, 64  # of the figures: to be read in a page, and small in a repository
+WIDTH, COLOURS = 760, 192  # of the figures: to be read in a page, and small in a repository
 
 
 def markdown(head, rows):
@@ -70,7 +70,9 @@ def main():
         name = re.match(r"fig\d[a-d](-deviation)?", path.name)[0]
         image = Image.open(path).convert("RGB")
         small = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
-        small.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / "figures" / f"{name}.png", optimize=True)
+        # Coverage: a palette by frequency would give a curve that is mostly hidden the colour of another.
+        small = small.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        small.save(DOCS / "figures" / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":
