@@ -292,6 +292,22 @@ def test_the_certificate_of_a_result():
     assert single == pytest.approx(result.certificate.radius(8), rel=1e-3)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_certificate_is_made_of_the_clients_own_angles(dtype, scale):
+    rng = np.random.default_rng(3)
+    X = (scale * (rng.standard_normal((30, 60)) + np.where(np.arange(30) < 6, 4.0, 0.0)[:, None])).astype(dtype)
+    samples = rng.integers(10, 25, 30)
+    result = aggregate(X, samples=samples)
+    away = result.value.astype(np.float64) - X
+    distances = np.linalg.norm(away, axis=1)
+    pulls = samples / samples.max() * np.minimum(distances, result.clients.thresholds)
+    units = away / distances[:, None]
+    exact = np.linalg.eigvalsh(np.sqrt(np.outer(pulls, pulls)) * (units @ units.T))[-1]
+    assert exact <= result.certificate.eigenvalue <= exact + 3e-4 * pulls.sum()
+    np.testing.assert_allclose(result.certificate.distances, distances, rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_huge_liars_do_not_spoil_the_certificate(dtype):
     X = clients(8, m=40, d=30, f=0).astype(dtype)

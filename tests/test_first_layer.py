@@ -1,13 +1,11 @@
 """Samples read without their zeros against the plain products, taken literally; and who is read so."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cases import run_without_numba
 from holdfast import first_layer, native
 from holdfast.compiled_sparse import LANES, TILE
 from holdfast.datasets import Samples
@@ -125,17 +123,15 @@ def test_samples_of_another_width_are_an_error():
 
 
 def test_without_numba_blas_does_it():
-    script = (
-        "import sys; sys.modules['numba'] = None\n"
-        "import numpy as np\n"
-        "from holdfast import native\n"
-        "from holdfast.datasets import Samples\n"
-        "from holdfast.tasks import Mlp, shard\n"
-        "native.ENOUGH = 0\n"
-        "data = Samples(np.eye(40, dtype=np.uint8), np.arange(40) % 10)\n"
-        "task, shards = Mlp(data), shard(data, [np.arange(40)])\n"
-        "found = task.gradients(task.initial(np.random.default_rng(0)), shards)\n"
-        "print(type(shards.layer(32)).__name__, np.isfinite(found).all())\n"
+    told = run_without_numba(
+        "import numpy as np",
+        "from holdfast import native",
+        "from holdfast.datasets import Samples",
+        "from holdfast.tasks import Mlp, shard",
+        "native.ENOUGH = 0",
+        "data = Samples(np.eye(40, dtype=np.uint8), np.arange(40) % 10)",
+        "task, shards = Mlp(data), shard(data, [np.arange(40)])",
+        "found = task.gradients(task.initial(np.random.default_rng(0)), shards)",
+        "print(type(shards.layer(32)).__name__, np.isfinite(found).all())",
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["Dense", "True"]
+    assert told == ["Dense", "True"]

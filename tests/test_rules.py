@@ -233,3 +233,9 @@ def test_whoever_is_next_to_krums_choice_is_measured_finely(seed):
     result = aggregate(X, "krum(f=3)")
     expected = np.linalg.norm(X.astype(np.float64) - result.value, axis=1)
     np.testing.assert_allclose(result.clients.distances, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("m", [255, 256, 300])
+def test_of_more_clients_alike_than_a_byte_counts_the_first_are_neighbours(m):
+    weights = aggregate(np.ones((m, 3)), "nearest_neighbour_mixing(f=20) | mean").weights
+    np.testing.assert_allclose(weights, np.where(np.arange(m) < m - 20, 1 / (m - 20), 0), atol=1e-15)

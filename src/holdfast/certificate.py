@@ -213,9 +213,7 @@ def _positive_at(concave: Callable[[float], tuple[float, float]], mu: float) -> 
         cross = (value_b - value_a + rise * a - fall * b) / (rise - fall)
         if value_a + rise * (cross - a) < 0:
             return None
-        if math.isnan(value_a) or math.isnan(
-            value_b
-        ):  # the top is on the other side, and not far when mu was well chosen
+        if math.isnan(value_a + value_b):  # one side is unknown: the top is there, and not far when mu was well chosen
             mu = max(mu / stride, math.sqrt(a * mu)) if derivative < 0 else min(mu * stride, math.sqrt(b * mu))
             stride *= stride
         else:

@@ -100,7 +100,7 @@ def _pointer(context, builder, kind, array, place, vector=VECTOR):
     return builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
 
 
-# The loops over what is not zero are written twice: called as a function, arrays and all, they took twice the time.
+# The loop over what is not zero is written twice: as a function it took twice the time, and inlined by numba up to 1.5 times.
 
 
 @compiled

@@ -24,7 +24,7 @@ def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
     f, m = integer(f, "f"), geometry.m
     require(m >= 2 * f + 1, "nearest_neighbour_mixing", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
     squares = geometry.squared_distances
-    farthest = np.partition(squares, m - f - 1, axis=1)[:, m - f - 1].copy()[:, None]  # not a view that keeps all of it
+    farthest = np.partition(squares, m - f - 1, axis=1)[:, m - f - 1, None]
     nearer, ties = squares < farthest, squares == farthest
     room = m - f - nearer.sum(axis=1, keepdims=True)
     among = nearer | (ties & (np.cumsum(ties, axis=1, dtype=np.min_scalar_type(m)) <= room))  # lower numbers first
