@@ -15,13 +15,13 @@ help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 demo: $(VENV)/.installed ## one round with liars, then a federation trained among them
-	@$(IN_VENV) holdfast demo
+	@$(IN_VENV) fedhold demo
 
 deploy-demo: $(VENV)/.installed-flower ## a Flower federation of seven processes, TLS and node keys; two of six nodes lie
 	@$(VENV)/bin/python examples/deploy/demo.py
 
 bench: $(VENV)/.installed ## our rules beside those of other libraries, in an environment made for them; docs/performance.md
-	@$(IN_VENV) holdfast bench --peers --round --scaling --json docs/performance.json --docs docs/performance.md
+	@$(IN_VENV) fedhold bench --peers --round --scaling --json docs/performance.json --docs docs/performance.md
 
 test: $(VENV)/.installed-dev ## every test
 	$(IN_VENV) pytest $(ARGS)
@@ -42,7 +42,7 @@ clean: ## remove .venv and what tools left behind
 
 # pip, not python, stands for the environment: without ensurepip `venv` leaves a python behind and fails.
 $(VENV)/bin/pip:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "holdfast needs Python 3.11 or later, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedhold needs Python 3.11 or later, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/pip

@@ -1,4 +1,4 @@
-"""What aggregate_train costs on the server: holdfast's strategy beside Flower's FedAvg, from the same replies.
+"""What aggregate_train costs on the server: fedhold's strategy beside Flower's FedAvg, from the same replies.
 
 python benchmarks/flower_cost.py [--repeat 5]
 
@@ -19,8 +19,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian
 
+from fedhold.flower import RobustStrategy
 from flower_grid import LocalGrid, reply_with
-from holdfast.flower import RobustStrategy
 
 MNIST = {"w1": (784, 32), "b1": (32,), "w2": (32, 10), "b2": (10,)}
 MILLION = {"w1": (1000, 900), "b1": (900,), "w2": (900, 110), "b2": (110,)}

@@ -1,4 +1,4 @@
-"""What one bad node does to a run: holdfast's strategy beside Flower's own, in one process.
+"""What one bad node does to a run: fedhold's strategy beside Flower's own, in one process.
 
 python benchmarks/flower_survival.py [--liars 2]
 """
@@ -13,13 +13,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import numpy as np
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, FedTrimmedAvg, Krum, MultiKrum
 
+from fedhold.flower import RobustStrategy
 from flower_grid import LocalGrid, client_app, model
 from flower_liars import EVERY
-from holdfast.flower import RobustStrategy
 
 NODES, ROUNDS = 10, 3
 STRATEGIES = {
-    "holdfast huber": lambda _: RobustStrategy(),
+    "fedhold huber": lambda _: RobustStrategy(),
     "FedAvg": lambda _: FedAvg(),
     "FedMedian": lambda _: FedMedian(),
     "FedTrimmedAvg": lambda _: FedTrimmedAvg(beta=0.2),

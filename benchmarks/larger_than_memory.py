@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast import aggregate, open_updates, save_update
+from fedhold import aggregate, open_updates, save_update
 
 RULES = ("huber", "krum", "median", "trimmed_mean")
 ASKS_F = ("krum", "trimmed_mean")
@@ -114,7 +114,7 @@ def main():
         child(directory, out, options.rules[0], clients // 5, limit)
         return
     d = int(1e9 * options.gigabytes) // (4 * clients)
-    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=options.directory) as place:
+    with tempfile.TemporaryDirectory(prefix="fedhold-", dir=options.directory) as place:
         free, needed = shutil.disk_usage(place).free, 4 * d * (clients + 1)
         if free < 1.1 * needed:
             sys.exit(

@@ -11,7 +11,7 @@ import tracemalloc
 
 import numpy as np
 
-from holdfast import aggregate
+from fedhold import aggregate
 
 RULES = (
     *("mean", "huber", "huber + certificate", "geometric_median", "median", "trimmed_mean(f={f})", "krum(f={f})"),

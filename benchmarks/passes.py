@@ -7,8 +7,8 @@ import argparse
 
 import numpy as np
 
-import holdfast.solver
-from holdfast import aggregate, thresholds
+import fedhold.geometry.solver
+from fedhold import aggregate, thresholds
 
 SHAPES = ((500, 2000), (100, 1000), (50, 10), (101, 1), (20, 5000), (10, 3), (3, 2))
 KINDS = ("none", "far", "together", "near", "on the centre", "one line", "one point")
@@ -46,7 +46,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plain", action="store_true", help="plain fixed-point steps: no mixing, no Newton")
     if parser.parse_args().plain:
-        holdfast.solver.MEMORY, holdfast.solver.PATIENCE = 0, 10**9
+        fedhold.geometry.solver.MEMORY, fedhold.geometry.solver.PATIENCE = 0, 10**9
         del RULES["T = 0.001"], RULES["T = 0"]  # thousands of passes: the answer sits on a client
     print("| clients | eps |" + "".join(f" {rule} |" for rule in RULES))
     print("|---|---|" + "---|" * len(RULES))

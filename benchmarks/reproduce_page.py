@@ -1,6 +1,6 @@
-"""What came out of `holdfast reproduce all`, put into docs/reproduce.md: the tables between its marks, and the figures.
+"""What came out of `fedhold reproduce all`, put into docs/reproduce.md: the tables between its marks, and the figures.
 
-python benchmarks/reproduce_page.py RUNS      (the --out of the command; needs holdfast[report])
+python benchmarks/reproduce_page.py RUNS      (the --out of the command; needs fedhold[report])
 """
 
 import argparse
@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from holdfast import paper
-from holdfast.claims import judge
-from holdfast.experiment import Store
-from holdfast.figures import FIGURES, METHODS, Plan
+from fedhold.lab.experiment import Store
+from fedhold.lab.paper import sentences as paper
+from fedhold.lab.paper.claims import judge
+from fedhold.lab.paper.figures import FIGURES, METHODS, Plan
 
 DOCS = Path(__file__).parents[1] / "docs"
 WIDTH, COLOURS = 760, 192  # of the figures: to be read in a page, and small in a repository

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from holdfast.audit import NodeRecord, RoundRecord
+from fedhold.audit.records import NodeRecord, RoundRecord
 
 SCRIPT = "<script>console.error('reason')</script>"
 METRIC = "<img src=x onerror=console.error('metric')>"

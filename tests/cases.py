@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import RULES, Aggregation
+import fedhold
+from fedhold import RULES, Aggregation
 
 ROBUST = [rule for rule in RULES if rule != "mean"]
 
@@ -121,7 +121,7 @@ def assert_refused(kind: type[Exception], *words: str, call: Callable[[], object
     with pytest.raises(kind) as problem:
         call()
     assert type(problem.value) is kind
-    assert Path(problem.traceback[-1].path).parent == Path(holdfast.__file__).parent
+    assert Path(problem.traceback[-1].path).is_relative_to(Path(fedhold.__file__).parent)
     message = str(problem.value)
     for word in words:
         assert word in message

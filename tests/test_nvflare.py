@@ -5,7 +5,7 @@ import pytest
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from holdfast.nvflare import RobustAggregator
+from fedhold.nvflare import RobustAggregator
 
 M = 10
 

@@ -1,6 +1,6 @@
 """make deploy-demo: a SuperLink and six SuperNodes under TLS and node authentication; two of the nodes lie.
 
-FedAvg learns from all six, then holdfast does; then the report of who was held down.
+FedAvg learns from all six, then fedhold does; then the report of who was held down.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from typing import Any
 from federation import Federation, FederationError, command
 from rich.console import Console
 
-from holdfast.audit import read
-from holdfast.datasets import DataError, mnist
-from holdfast.show import table_of
+from fedhold.audit.records import read
+from fedhold.lab.datasets import DataError, mnist
+from fedhold.report.terminal import table_of
 
 APP = Path(__file__).parents[1] / "flower-mnist"
 NODES, LIARS, ROUNDS = 6, 2, 5
@@ -51,7 +51,7 @@ class Demo:
                 federation.start_node(i, of=NODES, key=key)
             federation.wait_for_nodes(NODES)
             self.say(f"{NODES} SuperNodes online, each with a registered key of its own; nodes 0 and 1 lie ({ATTACK})")
-            ends = {strategy: self.train(federation, strategy) for strategy in ("fedavg", "holdfast")}
+            ends = {strategy: self.train(federation, strategy) for strategy in ("fedavg", "fedhold")}
         self.say("all processes ended")
         liars = {node for _, node in keys[:LIARS]}
         self.close(ends, liars)
@@ -91,11 +91,11 @@ class Demo:
             sum(row.weight or 0.0 for row in record.nodes if row.node in liars and row.phase == "train")
             for record in read(self.out / "audit.jsonl")
         ]
-        weights = {"fedavg": LIARS / NODES, "holdfast": sum(shares) / len(shares)}
+        weights = {"fedavg": LIARS / NODES, "fedhold": sum(shares) / len(shares)}
         for strategy, end in ends.items():
             table.add_row(strategy, f"{end['accuracy']:.3f}", f"{end['loss']:.3g}", f"{weights[strategy]:.3f}")
         done = subprocess.run(
-            [command("holdfast"), "report", str(self.out / "audit.jsonl")], capture_output=True, text=True
+            [command("fedhold"), "report", str(self.out / "audit.jsonl")], capture_output=True, text=True
         )
         self.console.print()
         self.console.print(table)

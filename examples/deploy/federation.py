@@ -27,7 +27,7 @@ from typing import Any, Self, TypeVar
 
 import credentials
 
-MARK = "HOLDFAST_FEDERATION"  # in the environment of all we start: whatever lost its parent is still found by it
+MARK = "FEDHOLD_FEDERATION"  # in the environment of all we start: whatever lost its parent is still found by it
 LINK = "federation"  # the name of the connection in Flower's config.toml
 HOST = "127.0.0.1"
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Federation:
     """One SuperLink, started on entry; with `secure`, under TLS and asking every node for a registered key.
 
     database    keeps runs and nodes across a restart of the SuperLink; without it they are in its memory
-    environment what the processes get beside our own environment, such as HOLDFAST_DATA
+    environment what the processes get beside our own environment, such as FEDHOLD_DATA
     """
 
     def __init__(
@@ -271,7 +271,7 @@ def command(name: str) -> str:
     """The program as it was installed beside this interpreter."""
     path = Path(sysconfig.get_path("scripts")) / name
     if not path.exists():
-        raise FederationError(f"{name} is not installed beside {sys.executable}. Try: pip install 'holdfast[flower]'")
+        raise FederationError(f"{name} is not installed beside {sys.executable}. Try: pip install 'fedhold[flower]'")
     return str(path)
 
 

@@ -72,13 +72,13 @@ def load(hospital: str, seed: int) -> tuple[Patients, Patients]:
 
 def _read(hospital: str) -> dict[str, Floats]:
     """One array per column, NaN for what is missing."""
-    folder = os.environ.get("HOLDFAST_DATA")
+    folder = os.environ.get("FEDHOLD_DATA")
     path = Path(folder or ".") / "heart-disease" / f"processed.{hospital}.data"
     if not folder or not path.is_file():
         raise FileNotFoundError(
-            f"No {path.name} in {path.parent if folder else '$HOLDFAST_DATA, which is not set'}. Put the four processed.*.data "
+            f"No {path.name} in {path.parent if folder else '$FEDHOLD_DATA, which is not set'}. Put the four processed.*.data "
             "files of the UCI Heart Disease data set into a folder named heart-disease, and set the environment variable "
-            "HOLDFAST_DATA of every SuperNode to the folder above it."
+            "FEDHOLD_DATA of every SuperNode to the folder above it."
         )
     rows = np.genfromtxt(path, delimiter=",", missing_values="?", filling_values=np.nan)
     if rows.ndim != 2 or rows.shape[1] != len(COLUMNS):

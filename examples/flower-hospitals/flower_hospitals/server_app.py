@@ -10,10 +10,10 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord, RecordDict, User
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 
+from fedhold.errors import unknown
+from fedhold.flower import RobustStrategy
 from flower_hospitals.client_app import LIES
 from flower_hospitals.patients import FEATURES, HOSPITALS
-from holdfast.checks import unknown
-from holdfast.flower import RobustStrategy
 
 app = ServerApp()
 
@@ -21,7 +21,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    for what, known in (("strategy", ("holdfast", "fedavg")), ("liar", (*HOSPITALS, "")), ("lie", LIES)):
+    for what, known in (("strategy", ("fedhold", "fedavg")), ("liar", (*HOSPITALS, "")), ("lie", LIES)):
         if config[what] not in known:
             raise ValueError(unknown(what, str(config[what]), known))
     start = ArrayRecord({"w": Array(np.zeros(len(FEATURES)))})

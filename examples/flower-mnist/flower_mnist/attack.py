@@ -3,11 +3,11 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
+from fedhold.errors import unknown
+from fedhold.lab import attacks
 from flower_mnist.model import NAMES, Layers
-from holdfast import attacks
-from holdfast.checks import unknown
 
-# Those of holdfast.attacks that need to know of no other client.
+# Those of fedhold.lab.attacks that need to know of no other client.
 ALONE = ("sign_flip", "gaussian", "non_finite")
 ATTACKS = ("none", *ALONE, "huge", "boast", "wrong_shape", "crash")
 
@@ -36,7 +36,7 @@ def lie(
 ) -> tuple[Layers, int]:
     """The false model and the claim of samples that come with it.
 
-    sign_flip, gaussian, non_finite   of holdfast.attacks, for the update  learnt - sent,  times `scale`
+    sign_flip, gaussian, non_finite   of fedhold.lab.attacks, for the update  learnt - sent,  times `scale`
     huge          1e30 times the flipped update
     boast         the flipped update, from 10^9 samples
     wrong_shape   the last layer cut off

@@ -7,9 +7,9 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
-from holdfast.datasets import Samples, mnist
-from holdfast.partition import PARTITIONS
-from holdfast.tasks import Mlp, Shards, shard
+from fedhold.lab.datasets import Samples, mnist
+from fedhold.lab.partition import PARTITIONS
+from fedhold.lab.tasks import Mlp, Shards, shard
 
 Layers = dict[str, NDArray[Any]]
 

@@ -10,11 +10,11 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord, UserConfig
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 
+from fedhold.errors import unknown
+from fedhold.flower import RobustStrategy
+from fedhold.lab.tasks import Mlp
 from flower_mnist.attack import known_attack
 from flower_mnist.model import layers, test_task, vector
-from holdfast.checks import unknown
-from holdfast.flower import RobustStrategy
-from holdfast.tasks import Mlp
 
 app = ServerApp()
 
@@ -43,8 +43,8 @@ def begin(config: UserConfig) -> Callable[..., Result]:
     }
     if name == "fedavg":
         return FedAvg(**common).start
-    if name != "holdfast":
-        raise ValueError(unknown("strategy", name, ("holdfast", "fedavg")))
+    if name != "fedhold":
+        raise ValueError(unknown("strategy", name, ("fedhold", "fedavg")))
     audit, checkpoint = str(config["audit"]) or None, str(config["checkpoint"]) or None
     strategy = RobustStrategy(str(config["rule"]), audit=audit, checkpoint=checkpoint, **common)
     return strategy.resume if checkpoint else strategy.start

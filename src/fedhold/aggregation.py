@@ -1,0 +1,380 @@
+"""aggregate(): what m clients sent -> one aggregate, and an account of every client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhold.certificate import Certificate, top_eigenvalue
+from fedhold.geometry.gram import SQUARE_RUN, residuals
+from fedhold.geometry.solver import Solved
+from fedhold.geometry.view import Geometry, Matrix, Weights
+from fedhold.kernels.arrays import Vector, each, length, numbers
+from fedhold.rules import m_estimators as rules
+from fedhold.spec import Stage, parse
+from fedhold.survey import Survey
+from fedhold.updates import columns
+from fedhold.updates.admission import Admission, admit
+from fedhold.updates.columns import Columnwise
+from fedhold.updates.files import forgiving, opened
+from fedhold.updates.magnitudes import DOUBLE_ROOM
+
+__all__ = ["Aggregation", "Client", "Clients", "Proof", "aggregate"]
+
+FAR = 2.0**DOUBLE_ROOM  # as far as we can measure; the way from there is as good as from farther
+COLUMNS = ("client", "status", "weight", "distance", "threshold", "samples", "reason")
+SHOWN = 40  # rows of a printed table, half from each end
+
+
+def aggregate(
+    updates: Any,
+    rule: str | Callable[..., Any] = "huber",
+    *,
+    samples: ArrayLike | None = None,
+    rng: np.random.Generator | int | None = None,
+    start: Any = None,
+    sample_cap: float | None = 3.0,
+    like: Any = None,
+    **parameters: Any,
+) -> Aggregation:
+    """Aggregate what m clients sent, safely, and say what was done to each of them.
+
+    updates     an (m, d) array; a list of m arrays of one shape; a list of m lists or dicts of arrays (NumPy, torch, JAX);
+                a directory of .npy or .safetensors files, one per client, or a list of their paths;
+                an (m, d) Dask array, which is aggregated where its blocks lie
+    rule        a name, a spec such as "nearest_neighbour_mixing(f=10) | trimmed_mean(f=10)", or a function
+                geometry -> weights; `fedhold.RULES` lists the names
+    samples     the n_i that clients claim; those beyond sample_cap times the median are capped (None trusts them)
+    rng         for rules that draw: a generator or a seed; without it they draw the same every time
+    start       where to begin, shaped as one update: the last aggregate, say; for the rules that begin somewhere
+    like        an update of the right structure, such as the model you sent; else the structure most clients share is right
+    parameters  of the rule: f=..., threshold=..., ...
+
+    A client whose update has another structure, another kind of dtype or any number that is not finite is rejected with a
+    reason; the rest go on. Nothing you pass is modified.
+
+    >>> import numpy as np
+    >>> updates = np.array([[1.0, 2.0], [1.1, 2.1], [0.9, 1.9], [1.0, 2.1], [1e9, -1e9]])
+    >>> result = aggregate(updates)
+    >>> result.value.round(1)
+    array([1., 2.])
+    >>> result.clients[4].status
+    'clipped'
+    """
+    *mixings, final = parse(rule, parameters)
+    call: dict[str, Any] = {"rng": _generator(rng), "start": None}
+    survey = Survey([stage.function for stage in (*mixings, final)], lambda points: _run(final, points, call))
+    admission = forgiving(opened(updates), lambda given: admit(given, samples, sample_cap, like, survey))
+    if start is not None and not final.takes("start"):
+        raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
+
+    if start is not None:
+        base = admission.updates.base
+        call["start"] = each(admission.vector(start, "start"), lambda part: np.clip(np.ldexp(part, base), -FAR, FAR))
+    geometry = survey.geometry(admission, call["start"])
+    points, mixture = geometry, None
+    for stage in mixings:
+        matrix = _run(stage, points, call)
+        mixture = matrix if mixture is None else matrix @ mixture
+        points = geometry.mixed(mixture, _mixed_samples(mixture, admission.samples))
+    try:
+        outcome = _run(_for_admitted(final, admission), points, call)
+    except ValueError as problem:
+        rejected = len(admission.reasons) - len(admission.admitted)
+        if not rejected:
+            raise
+        raise ValueError(f"{problem} Note that {rejected} of {len(admission.reasons)} clients were rejected.") from None
+    if isinstance(outcome, Columnwise):
+        account = _of_columns(outcome, points, geometry, mixture, survey.row(admission))
+    else:
+        solved = outcome if isinstance(outcome, Solved) else Solved(_checked(outcome, points.m, final.name))
+        account = _of_weights(
+            solved, points, geometry, mixture, call["start"] if final.name == "centered_clipping" else None
+        )
+    clients = _clients(account, admission, geometry)
+    return Aggregation(
+        value=admission.shaped(account.value),
+        weights=None if account.weights is None else clients.weights,
+        clients=clients,
+        converged=account.solved.converged,
+        iterations=account.solved.iterations,
+        rule=" | ".join(map(str, [*mixings, final])),
+        proof=Proof(geometry, account.value, account.distances, account.solved)
+        if final.function is rules.huber and mixture is None
+        else None,
+    )
+
+
+def _run(stage: Stage, geometry: Geometry, call: dict[str, Any]) -> Any:
+    return stage.function(geometry, **stage.parameters, **{name: call[name] for name in call if stage.takes(name)})
+
+
+def _for_admitted(stage: Stage, admission: Admission) -> Stage:
+    """The stage with the thresholds of the admitted clients, where it was given one for every client."""
+    given = stage.parameters.get("threshold")
+    if not isinstance(given, list | tuple | np.ndarray) or len(given) != len(admission.reasons):
+        return stage
+    return replace(stage, parameters={**stage.parameters, "threshold": [given[i] for i in admission.admitted]})
+
+
+def _generator(rng: np.random.Generator | int | None) -> np.random.Generator:
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if rng is not None and (isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0):
+        raise TypeError(f"rng must be a numpy.random.Generator, a seed of at least 0, or None, got {rng!r}.")
+    return np.random.default_rng(0 if rng is None else rng)
+
+
+def _mixed_samples(mixture: Matrix, samples: Weights) -> Weights:
+    """A mixed row counts as the mean of the clients in it."""
+    members = mixture != 0
+    return members @ samples / members.sum(axis=1)
+
+
+@dataclass(frozen=True)
+class _Account:
+    """What came out, for the admitted clients: the value, their part in it, and how far they are from it."""
+
+    value: Vector
+    distances: Vector
+    takes_part: NDArray[np.bool_]
+    weights: Weights | None
+    thresholds: Vector | None
+    solved: Solved
+
+
+def _of_columns(
+    rule: Columnwise, points: Geometry, geometry: Geometry, mixture: Matrix | None, seen: tuple[Vector, Vector] | None
+) -> _Account:
+    value, products = (columns.apply(points.updates, rule), None) if seen is None else seen
+    part = np.ones(points.m, dtype=bool) if rule.clients is None else np.isin(np.arange(points.m), rule.clients)
+    takes_part = part if mixture is None else (mixture[part] != 0).any(axis=0)
+    return _Account(value, geometry.distances_to(value, products), takes_part, None, None, Solved(np.empty(0)))
+
+
+def _of_weights(
+    solved: Solved, points: Geometry, geometry: Geometry, mixture: Matrix | None, origin: Vector | None
+) -> _Account:
+    measured = solved.measured or points.measure(solved.weights, origin=origin)
+    if mixture is None:
+        weights = None if origin is not None else solved.weights
+        return _Account(measured.centre, measured.distances, solved.weights > 0, weights, solved.thresholds, solved)
+    weights = solved.weights @ mixture
+    thresholds = None
+    if solved.thresholds is not None and (mixture.max(axis=1) == 1).all():  # clients were chosen, not mixed
+        thresholds = np.where(mixture.any(axis=0), solved.thresholds @ mixture, np.nan)
+    return _Account(measured.centre, geometry.distances_to(measured.centre), weights > 0, weights, thresholds, solved)
+
+
+def _checked(weights: Any, m: int, rule: str) -> Weights:
+    """Weights that a user's own rule gave."""
+    checked = numbers(weights)
+    if checked.shape != (m,) or not (checked >= 0).all() or not np.isclose(checked.sum(), 1, atol=1e-6):
+        raise ValueError(
+            f"{rule} must return {m} weights of at least 0 that sum to 1, one per admitted client, got {weights!r}."
+        )
+    return checked
+
+
+def _spread(column: Vector | None, admission: Admission, everyone: Vector) -> Vector:
+    """What is known of the admitted, put in its place among everyone."""
+    if column is not None:
+        everyone[admission.admitted] = column
+    return everyone
+
+
+def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Clients:
+    m, admitted = len(admission.reasons), admission.admitted
+    thresholds = account.thresholds
+    if thresholds is not None:
+        thresholds = np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds))
+    distances = _spread(geometry.real(account.distances), admission, np.full(m, np.nan))
+    limits = _spread(thresholds, admission, np.full(m, np.nan))
+    statuses = np.full(m, "rejected")
+    statuses[admitted] = np.where(account.takes_part, "kept", "dropped")
+    weights = np.full(len(admitted), np.nan) if account.weights is None else account.weights
+    statuses[distances / (1 + 1e-9) > limits] = "clipped"
+    return Clients(
+        indices=np.arange(m),
+        statuses=statuses,
+        reasons=admission.reasons,
+        distances=distances,
+        thresholds=limits,
+        weights=_spread(weights, admission, np.zeros(m)),
+        samples=_spread(admission.samples, admission, admission.claimed.copy()),
+    )
+
+
+# What it returns.
+
+
+@dataclass(frozen=True)
+class Client:
+    """What was done with one client.
+
+    status     kept (as it is), clipped (beyond its threshold), dropped (the rule gave it no weight), rejected (not admitted)
+    reason     why it was rejected, or how its samples were capped
+    distance   to the aggregate; None for a rejected client
+    threshold  T_i of huber, the radius of centered_clipping; None elsewhere
+    weight     its share of the aggregate; None for column rules
+    samples    the n_i used
+    """
+
+    client: int
+    status: str
+    reason: str
+    distance: float | None
+    threshold: float | None
+    weight: float | None
+    samples: float
+
+
+@dataclass(frozen=True, eq=False)
+class Clients(Sequence[Client]):
+    """One row per client, in input order; kept as columns, NaN where a row says None."""
+
+    indices: NDArray[np.intp]
+    statuses: NDArray[np.str_]
+    reasons: Sequence[str]
+    distances: Vector
+    thresholds: Vector
+    weights: Vector
+    samples: Vector
+
+    @overload
+    def __getitem__(self, index: int) -> Client: ...
+    @overload
+    def __getitem__(self, index: slice) -> Clients: ...
+    def __getitem__(self, index: int | slice) -> Client | Clients:
+        if isinstance(index, slice):
+            return Clients(**{name: column[index] for name, column in vars(self).items()})
+        return Client(
+            client=int(self.indices[index]),
+            status=str(self.statuses[index]),
+            reason=self.reasons[index],
+            distance=_number(self.distances[index]),
+            threshold=_number(self.thresholds[index]),
+            weight=_number(self.weights[index]),
+            samples=float(self.samples[index]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Clients) and list(self) == list(other)
+
+    def with_status(self, status: str) -> list[int]:
+        """The indices of the clients with this status."""
+        found: list[int] = self.indices[self.statuses == status].tolist()
+        return found
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One plain dict per client, as for a data frame or JSON."""
+        return [asdict(row) for row in self]
+
+    def __str__(self) -> str:
+        half = SHOWN // 2
+        shown = [*self] if len(self) <= SHOWN else [*self[:half], *self[-half:]]
+        cells = [COLUMNS, *(tuple(_cell(getattr(row, name)) for name in COLUMNS) for row in shown)]
+        widths = [max(len(line[k]) for line in cells) for k in range(len(COLUMNS))]
+        lines = [
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells
+        ]
+        if len(self) > SHOWN:
+            lines.insert(half + 1, f"... {len(self) - SHOWN} more ...")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _number(value: np.float64) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a certificate needs, kept until it is asked for: the m x m matrix can cost more than the aggregate itself."""
+
+    geometry: Geometry
+    value: Vector
+    distances: Vector
+    solved: Solved
+
+    def certificate(self) -> Certificate:
+        """From the residuals, and all that rounding can have done to them."""
+        geometry, shares = self.geometry, self.geometry.shares
+        found = residuals(geometry.updates, self.value, self.distances)
+        norms = found.lengths
+        rounding = geometry.resolution * length(self.value)
+        if not np.allclose(norms, self.distances, rtol=1e-3, atol=32 * rounding):
+            raise RuntimeError(
+                "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
+                "result.certificate before you change them, or aggregate a copy."
+            )
+        distances = np.where(self.distances > 0, norms, 0.0)
+        inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=distances > 0)
+        cosines = found.products
+        cosines *= inverse[:, None]
+        cosines *= inverse
+        assert self.solved.thresholds is not None
+        thresholds = self.solved.thresholds
+        # What rounding did: to the force of each client, which is its distance or its threshold, and to the value.
+        forces, before = np.minimum(distances, thresholds), np.minimum(self.distances, thresholds)
+        doubt = geometry.resolution * SQUARE_RUN  # of the lengths
+        off = float(shares @ (np.abs(forces - before) + doubt * forces)) + rounding * float(shares.sum())
+        eigenvalue = top_eigenvalue(cosines, shares * forces, error=found.error)
+        slack = self.solved.stationarity + off
+        return Certificate(
+            samples=geometry.shares,
+            distances=geometry.real(distances),
+            thresholds=np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds)),
+            eigenvalue=float(geometry.real(eigenvalue)),
+            slack=float(geometry.real(slack)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregation:
+    """One aggregate that liars could not capture, and what was done to get it.
+
+    value    structure, array library, dtype and device of one update; of a Dask array, a Dask array whose numbers the last
+             pass has left on the cluster: .compute() brings them here, and nothing else does
+    weights  m numbers >= 0 that sum to 1 (to less after `clipping`), so that value = weights @ updates; None for column
+             rules, and where a `start` has a share in the value
+    clients  one row per client
+    """
+
+    value: Any
+    weights: Weights | None
+    clients: Clients
+    converged: bool
+    iterations: int
+    rule: str
+    proof: Proof | None = field(repr=False)
+
+    @cached_property
+    def certificate(self) -> Certificate | None:
+        """.radius(f): how far any f liars can have moved the value, proven, or inf; None for rules without a proof.
+
+        Computed when first asked for, from the updates themselves: a RuntimeError says so if they have changed since.
+        """
+        return None if self.proof is None else self.proof.certificate()
+
+    def __repr__(self) -> str:
+        counts = {
+            status: len(self.clients.with_status(status)) for status in ("kept", "clipped", "dropped", "rejected")
+        }
+        told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+        return f"Aggregation({self.rule!r}: {told}; converged={self.converged}, iterations={self.iterations})"

@@ -1,0 +1,72 @@
+"""Metrics of many nodes, screened: one node's nonsense neither ends a run nor enters an average."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedhold.audit.records import told
+
+__all__ = ["screened"]
+
+FAR = 1e6  # times the median node, and 1: a finite number beyond this still says nothing about the federation
+
+Metrics = Mapping[str, Any]
+Form = tuple[tuple[str, int], ...]
+
+
+def screened(metrics: Mapping[int, Metrics]) -> dict[int, str]:
+    """The nodes whose metrics must stay out of the averages, and why.
+
+    These are metrics with a number that is not finite, with other keys (or lists of another length) than most nodes', or
+    beyond 1e6 times the median node's.
+
+    >>> screened({1: {"loss": 0.5}, 2: {"loss": float("nan")}, 3: {"loss": 0.4, "more": 1}, 4: {"loss": 0.6}})
+    {2: "metric 'loss' is not finite", 3: "metrics have an extra 'more'"}
+    """
+    reasons: dict[int, str] = {}
+    for node, own in metrics.items():
+        odd = [key for key, value in own.items() if not all(map(math.isfinite, _values(value)))]
+        if odd:
+            reasons[node] = f"metric {told(repr(odd[0]))} is not finite"
+    forms = {node: _form(own) for node, own in metrics.items() if node not in reasons}
+    if not forms:
+        return reasons
+    counts = Counter(forms.values())
+    usual = min(counts, key=lambda form: (-counts[form], len(form), form))
+    for node, form in forms.items():
+        if form != usual:
+            reasons[node] = _difference(dict(form), dict(usual))
+    left = [node for node in metrics if node not in reasons]
+    for key, _ in usual:
+        sizes = {node: max(map(abs, _values(metrics[node][key])), default=0.0) for node in left}
+        limit = FAR * max(float(np.median(list(sizes.values()))), 1.0)
+        for node, size in sizes.items():
+            if size > limit:
+                reasons.setdefault(node, f"metric {told(repr(key))} is {size:g}, beyond {limit:g}")
+    return dict(sorted(reasons.items()))
+
+
+def _values(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _form(metrics: Metrics) -> Form:
+    """Keys, each with the length of its list; -1 for a single number."""
+    return tuple(sorted((key, len(value) if isinstance(value, list) else -1) for key, value in metrics.items()))
+
+
+def _difference(own: Mapping[str, int], usual: Mapping[str, int]) -> str:
+    for key in usual:
+        if key not in own:
+            return f"metrics miss {told(repr(key))}"
+    for key in own:
+        if key not in usual:
+            return f"metrics have an extra {told(repr(key))}"
+    key = next(key for key in own if own[key] != usual[key])
+    sizes = ("one number" if n < 0 else f"a list of {n}" for n in (own[key], usual[key]))
+    return "metric {} is {}, expected {}".format(told(repr(key)), *sizes)

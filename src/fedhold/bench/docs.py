@@ -1,0 +1,190 @@
+"""docs/performance.md and its chart, written from the JSON of a benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedhold.bench.machine import busy
+from fedhold.bench.measure import OURS, YARDSTICK
+from fedhold.bench.peers import LIBRARIES
+from fedhold.bench.round import TARGET as FASTER
+from fedhold.bench.scaling import TARGET as SLOPE
+from fedhold.bench.show import best_of, cell, libraries_of, remarks, rules_of, title
+from fedhold.report.curves import COLOURS
+from fedhold.report.plots import can_plot
+
+__all__ = ["draw", "write"]
+
+Row = Mapping[str, Any]
+
+HEAD = """# Performance
+
+*Written by `fedhold bench --docs`; `make bench` measures again. Lower is better everywhere.*
+
+A rule of ours stands beside every library that has it. All ran in one process on the same float32 arrays, in turns: each
+had up to {repeat} calls spread over the run, and the best counts, as a multiple of `X.mean(axis=0)` measured among them. The
+clients are standard normal around a common offset; a fifth of them, the liars, are shifted by two standard deviations.
+{machine}
+
+- Only the aggregation is timed. Flower's strategies run their own `aggregate_train` on real messages whose arrays need no
+  deserialisation; torch libraries get tensors on the memory of the NumPy array. Ours includes the check of every number
+  and the report on every client.
+- A call that took more than {budget:g} s was made once and says so. `memory`: not run, it would not have fitted.
+- `huber` finds its threshold itself. `huber + certificate` also proves how far f liars can have moved the result.
+  `centered_clipping` takes five steps from zero in both libraries. ByzFL's geometric median is its default, three steps.
+- Flower's Bulyan collects garbage once for every client; what the others have loaded here is kept out of its way.
+"""
+
+ERRORS = """
+## How far from the answer
+
+Rules that iterate can stop early and look fast. The distance of each to a float64 reference, found by plain fixed-point
+steps on a Gram matrix to 1e-13, in units of the median distance of a client to it:
+"""
+
+SCALING = """
+## Growth
+
+seconds ~ size^slope, by least squares; the target is a slope of at most {target}. `{yardstick}` is there for comparison: what
+leaves the cache grows faster than its size.
+"""
+
+ROUND = """
+## One round, end to end
+
+The paper's MNIST experiment: gradients of {clients} clients at one model, {liars} of them replaced by lies, one aggregate.
+Beside ours, the same with torch client by client, ByzFL's sign flip and ByzFL's geometric median (it has no Huber; three
+steps from zero). Milliseconds, the best of several rounds in turns:
+"""
+
+
+def write(results: Row, path: Path) -> None:
+    """The document, and its chart in figures/ beside it."""
+    chart = path.parent / "figures" / f"{path.stem}.png"
+    chart.parent.mkdir(parents=True, exist_ok=True)
+    draw(results, chart)
+    settings = results["settings"]
+    text = HEAD.format(**settings, machine=_machine(results["environment"]))
+    text += f"\n![multiples of the mean, by rule and library](figures/{chart.name})\n"
+    if warning := busy(settings["load before"]):
+        text += f"\n**{warning}**\n"
+    if results["left out"]:
+        text += f"\nCould not be installed, and so are missing: {', '.join(results['left out'])}.\n"
+    text += "".join(_shape(shape) for shape in results["shapes"])
+    text += _errors(results["shapes"])
+    if results.get("scaling"):
+        text += _scaling(results["scaling"])
+    if results.get("round"):
+        text += _round(results["round"])
+    path.write_text(text, encoding="utf-8")
+
+
+def _machine(environment: Row) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
+    threads = ", ".join(f"{name} {value}" for name, value in environment["threads"].items())
+    return (
+        f"{environment['processor']}, {environment['cores']} cores; Python {environment['python']}; {versions}. "
+        f"Threads: {threads}."
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def _shape(shape: Row) -> str:
+    libraries = libraries_of(shape)
+    found = {(row["rule"], row["library"]): row for row in shape["rows"]}
+    rows = []
+    for rule in rules_of(shape):
+        fastest = best_of(shape, rule)
+        cells = ((name, cell(found.get((rule, name)))) for name in libraries)
+        rows.append([title(rule), *(f"**{text}**" if name == fastest else text for name, text in cells)])
+    mean = 1000 * found[YARDSTICK, "NumPy"]["best"]
+    heading = f"\n## {shape['m']:,} clients x {shape['d']:,} numbers, {shape['f']} lie\n\n"
+    notes = "".join(f"- {remark}\n" for remark in remarks(shape))
+    return (
+        heading
+        + f"`{YARDSTICK}` took {mean:.1f} ms.\n\n"
+        + _table(["rule", *libraries], rows)
+        + (f"\n{notes}" if notes else "")
+    )
+
+
+def _errors(shapes: Sequence[Row]) -> str:
+    off: dict[tuple[str, str], dict[int, str]] = {}
+    for number, shape in enumerate(shapes):
+        for row in shape["rows"]:
+            if "off" in row:
+                off.setdefault((row["rule"], row["library"]), {})[number] = f"{row['off']:.1e}"
+    head = ["rule", "library", *(f"{shape['m']:,} x {shape['d']:,}" for shape in shapes)]
+    rows = [
+        [rule, library, *(found.get(number, "-") for number in range(len(shapes)))]
+        for (rule, library), found in off.items()
+    ]
+    return f"{ERRORS}\n{_table(head, rows)}" if rows else ""
+
+
+def _scaling(rows: Sequence[Row]) -> str:
+    shown = [
+        [row["rule"], f"{row['sizes'][0]:,} to {row['sizes'][-1]:,} {row['axis']}", f"{row['slope']:.2f}"]
+        for row in rows
+    ]
+    return SCALING.format(target=SLOPE, yardstick=YARDSTICK) + "\n" + _table(["rule", "over", "slope"], shown)
+
+
+def _round(found: Row) -> str:
+    if "failed" in found:
+        return f"\n## One round, end to end\n\nNot measured: {found['failed']}\n"
+    parts = list(next(iter(found["best"].values())))
+    rows = [
+        [name, *(f"{1000 * seconds[part]:.1f}" for part in parts), f"{1000 * sum(seconds.values()):.1f}"]
+        for name, seconds in found["best"].items()
+    ]
+    text = ROUND.format(**found) + "\n" + _table(["", *parts, "in all"], rows)
+    if "faster" in found:
+        text += (
+            f"\nfedhold is {found['faster']:.1f} times faster (target: at least {FASTER:g}). The gradients of both differ by "
+            f"{found['gradients apart']:.0e} of their length.\n"
+        )
+    return text
+
+
+def draw(results: Row, path: Path) -> None:
+    """One panel per shape: rules down, multiples of the mean across, a dot per library."""
+    if not can_plot():
+        raise ValueError("the chart needs matplotlib. Install it: pip install 'fedhold[report]'")
+    from matplotlib.figure import Figure
+
+    shapes = results["shapes"]
+    rules = list(dict.fromkeys(rule for shape in shapes for rule in rules_of(shape)))
+    across = min(2, len(shapes))
+    down = -(-len(shapes) // across)
+    figure = Figure(figsize=(5.2 * across + 1.6, (0.28 * len(rules) + 1.1) * down + 0.6), dpi=120, layout="constrained")
+    panels = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
+    places = {rule: len(rules) - number for number, rule in enumerate(rules)}
+    for axes, shape in zip(panels, shapes, strict=False):
+        for number, library in enumerate((OURS, *LIBRARIES)):
+            rows = [r for r in shape["rows"] if r["library"] == library and "multiple" in r and r["status"] != "failed"]
+            axes.plot(
+                [row["multiple"] for row in rows],
+                [places[row["rule"]] for row in rows],
+                "D" if library == OURS else "o",
+                color=COLOURS[number % len(COLOURS)],
+                markersize=7 if library == OURS else 5,
+                label=library,
+                zorder=3 if library == OURS else 2,
+            )
+        axes.set(xscale="log", xlabel=f"multiples of {YARDSTICK}", title=f"{shape['m']:,} x {shape['d']:,}")
+        axes.set_yticks(list(places.values()), [title(rule) for rule in places])
+        axes.xaxis.set_major_formatter(lambda times, _: f"{times:,g}")
+        axes.grid(alpha=0.3)
+    for axes in panels[len(shapes) :]:
+        axes.set_visible(False)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    shown = [(h, name) for h, name in zip(handles, labels, strict=True) if any(name in libraries_of(s) for s in shapes)]
+    figure.legend(*zip(*shown, strict=True), loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    figure.savefig(path, metadata={"Software": None})  # its version would change the bytes

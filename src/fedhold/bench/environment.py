@@ -1,0 +1,149 @@
+"""An environment of its own for the other libraries, in the user's cache; the benchmark then runs again inside it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from fedhold.bench.machine import readable
+
+__all__ = ["folder", "inside", "left_out", "prepare", "run_inside"]
+
+TORCH = "torch==2.13.0"
+CUDA = ("nvidia-", "cuda-", "triton")  # what a build for graphics cards brings along, gigabytes of it
+CPU_ONLY = (
+    "pip would fetch a build for CUDA, gigabytes of it. Tell pip where builds for the CPU are, with PIP_EXTRA_INDEX_URL "
+    "or PIP_FIND_LINKS as PyTorch's installation page has it, and try again."
+)
+# In this order: what comes later must not bring another torch. ByzFL asks for torchvision and seaborn, which its plots
+# need and its rules do not.
+PEERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "byzfl": (("scipy>=1.12",), ("--no-deps", "byzfl>=0.0.11")),
+    "geom-median": (("--no-deps", "geom-median>=0.1.0"),),
+    "torchjd": (("torchjd>=0.18.0",),),
+    "flwr": (("flwr>=1.38",),),
+}
+NEEDS_TORCH = ("byzfl", "geom-median", "torchjd")
+SIZES = {"torch": "about 700 MB", "byzfl": "about 110 MB with scipy", "flwr": "about 200 MB with what it needs"}
+NOTES = "left-out.json"
+
+
+def folder() -> Path:
+    """Where the environment is: one for each version of Python."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "fedhold" / f"bench-python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def inside(environment: Path) -> bool:
+    """Whether this process runs in it already."""
+    return Path(sys.prefix).resolve() == environment.resolve()
+
+
+def left_out(environment: Path) -> dict[str, str]:
+    """Libraries that could not be installed, and why."""
+    notes = environment / NOTES
+    found: dict[str, str] = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
+    return found
+
+
+def prepare(environment: Path, console: Console) -> None:
+    """Make it, or complete it. What cannot be installed is noted and left out; a library of today stays as it is."""
+    python = _python(environment)
+    if not python.exists():
+        console.print(f"Making an environment for the other libraries: {escape(str(environment))}")
+        made = subprocess.run([sys.executable, "-m", "venv", str(environment)], capture_output=True, text=True)
+        if made.returncode:
+            raise ValueError(
+                f"no environment could be made in {environment}: {_last_line(made)}. Install python3-venv, or measure "
+                "without --peers."
+            )
+    present = _installed(python)
+    problems: dict[str, str] = {}
+    needs = importlib.metadata.requires("fedhold") or ()
+    own = [need for need, _, when in (one.partition(";") for one in needs) if "extra" not in when or "fast" in when]
+    with console.status("Looking for what fedhold itself needs"):
+        done = _pip(python, "install", "--quiet", *own, "matplotlib>=3.8")
+    if done.returncode:
+        raise ValueError(f"what fedhold needs could not be installed: {_last_line(done)}. Measure without --peers.")
+    if "torch" not in present:
+        problem = CPU_ONLY if _brings_cuda(python) else _install(python, console, "torch", [(TORCH,)], present)
+        problems |= {"torch": problem} if problem else {}
+    for name, steps in PEERS.items():
+        if name in NEEDS_TORCH and "torch" in problems:
+            problems[name] = "needs torch"
+        elif problem := _install(python, console, name, steps, present):
+            problems[name] = problem
+    for name, problem in problems.items():
+        console.print(f"{name} is left out: {escape(problem)}")
+    (environment / NOTES).write_text(json.dumps(problems), encoding="utf-8")
+    size = sum(file.stat().st_size for file in environment.rglob("*") if file.is_file() and not file.is_symlink())
+    console.print(f"The other libraries are in {escape(str(environment))}: {readable(size)}; delete it when done.\n")
+
+
+def run_inside(environment: Path, arguments: Sequence[str]) -> int:
+    """This command once more, there, with the code that runs here; its exit code."""
+    package = Path(__file__).parent
+    copy = _site(environment) / "fedhold"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    without = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return subprocess.run([_python(environment), "-m", "fedhold", *arguments], env=without).returncode
+
+
+def _install(
+    python: Path, console: Console, name: str, steps: Sequence[Sequence[str]], present: set[str]
+) -> str | None:
+    """Why it could not be installed, or None."""
+    if name in present:
+        return None
+    words = " ".join(word for step in steps for word in step if not word.startswith("--"))
+    console.print(f"Installing {escape(words)}" + (f", {SIZES[name]}" if name in SIZES else ""))
+    for step in steps:
+        with console.status(f"pip install {escape(' '.join(step))}"):
+            done = _pip(python, "install", "--quiet", *step)
+        if done.returncode:
+            return _last_line(done)
+    return None
+
+
+def _brings_cuda(python: Path) -> bool:
+    planned = _pip(python, "install", "--quiet", "--dry-run", "--report", "-", TORCH)
+    if planned.returncode:
+        return False  # the installation itself will say what is wrong
+    names = [entry["metadata"]["name"].lower() for entry in json.loads(planned.stdout)["install"]]
+    return any(name.startswith(CUDA) for name in names)
+
+
+def _pip(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, "-m", "pip", *words], capture_output=True, text=True)
+
+
+def _installed(python: Path) -> set[str]:
+    listed = _pip(python, "list", "--format", "json")
+    rows: list[dict[str, Any]] = json.loads(listed.stdout) if listed.returncode == 0 else []
+    return {row["name"].lower().replace("_", "-") for row in rows}
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in (done.stderr or done.stdout).splitlines() if line.startswith("ERROR")]
+    return (lines or (done.stderr or done.stdout).strip().splitlines() or ["pip gave no reason"])[-1]
+
+
+def _python(environment: Path) -> Path:
+    return environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _site(environment: Path) -> Path:
+    places = sysconfig.get_path("purelib", vars={"base": str(environment), "platbase": str(environment)})
+    return Path(places)

@@ -1,0 +1,274 @@
+"""The paper's finite-sample bounds and convergence lemmas (its appendix), as functions.
+
+With probability 1 - delta (1 - 2 delta for Theorem 3) the Huber minimiser g has |g - grad F| <= Delta on all of W:
+
+    Theorem 1  balanced clients       T   = threshold_theorem_1(setting)        Delta = delta_a(setting, ...)
+    Theorem 2  unbalanced clients     T_i = thresholds_theorem_2(setting, ...)  Delta = delta_b(setting, ...)
+    Theorem 3  heterogeneous clients  T_i = thresholds_theorem_3(setting, ...)  Delta = delta_c(setting, ...)
+and strongly_convex_error, convex_error, nonconvex_error say what such a Delta means for the model.
+A condition that fails raises a ValueError with its remedy. "Slip" marks where print and proof disagree, and the code
+follows the proof; docs/theory.md has the arguments.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhold.convergence import (
+    convex_error,
+    convex_radius,
+    convex_rounds,
+    nonconvex_error,
+    nonconvex_radius,
+    nonconvex_rounds,
+    strongly_convex_error,
+)
+from fedhold.errors import condition
+
+__all__ = [
+    "Setting",
+    "big_r",
+    "byzantine_fraction",
+    "convex_error",
+    "convex_radius",
+    "convex_rounds",
+    "delta_0",
+    "delta_a",
+    "delta_b",
+    "delta_c",
+    "delta_mu",
+    "least_t_0_theorem_2",
+    "least_t_0_theorem_3",
+    "n_0",
+    "nonconvex_error",
+    "nonconvex_radius",
+    "nonconvex_rounds",
+    "r_0",
+    "r_0i",
+    "r_mu",
+    "strongly_convex_error",
+    "threshold_theorem_1",
+    "thresholds_theorem_2",
+    "thresholds_theorem_3",
+]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What all bounds share: m clients, N samples in all, d parameters, confidence 1 - delta.
+
+    E exp(lambda <v, grad f - grad F>) <= exp(sigma^2 lambda^2 / 2) for |v| = 1, |lambda| <= 1/sigma  (sub-exponential);
+    sigma_mu is the same for the clients' own gradients mu_i around grad F (Theorem 3).
+    W is covered by at most C_W / r^d balls of any radius r < r_d; a ball of radius rho has C_W = (3 rho)^d, r_d = rho.
+    Needs N > 1/(r_d L), C_W (N L)^d >= 1.  Slip: L must bound the curvature of every sample's loss, not only of F.
+    """
+
+    sigma: float
+    d: int
+    N: float
+    m: int
+    delta: float
+    ln_c_w: float = 0.0  # the logarithm, because (3 rho)^d overflows for the d of any network
+    L: float = 1.0
+    r_d: float = math.inf
+    sigma_mu: float = 0.0
+
+    def __post_init__(self) -> None:
+        condition(0 < self.delta < 1, "Setting", "0 < delta < 1", "choose delta = 0.05, say", delta=self.delta)
+        scales = {"sigma": self.sigma, "L": self.L, "sigma_mu": self.sigma_mu}
+        positive = min(self.sigma, self.L) > 0 and self.sigma_mu >= 0 and sum(scales.values()) < math.inf
+        condition(positive, "Setting", "sigma > 0, L > 0, sigma_mu >= 0", "give finite, positive scales", **scales)
+        sizes, enough = {"d": self.d, "m": self.m, "N": self.N}, self.d >= 1 and 1 <= self.m <= self.N < math.inf
+        condition(enough, "Setting", "d >= 1, 1 <= m <= N", "give every client a sample", **sizes)
+        cell = {"N": self.N, "r_d": self.r_d, "L": self.L}
+        condition(self.N * self.r_d * self.L > 1, "Setting", "N > 1/(r_d L)", "raise N", **cell)
+        _at_least("Setting", "C_W (N L)^d >= 1", "ln_c_w", self.ln_c_w, -self.d * math.log(self.N * self.L), **cell)
+
+
+def r_0(setting: Setting) -> float:
+    """No honest client is further than this from grad F.
+
+    r_0 = max{sqrt(8 sigma^2 l / n), 4 sigma l / n} + 2/N,  l = ln(2 6^d m C_W (N L)^d / delta), n = N/m.  Eq. (r0).
+    """
+    n = setting.N / setting.m
+    return _deviation(setting.sigma, _log_count(setting, setting.m), 1 / n, 1 / n) + 2 / setting.N
+
+
+def delta_0(setting: Setting) -> float:
+    """The mean over all samples is no further than this from grad F.
+
+    Delta_0 = max{sqrt(8 sigma^2 l / N), 4 sigma l / N} + 2/N,  l = ln(2 6^d C_W (N L)^d / delta).  Eq. (delta0).
+    """
+    return _deviation(setting.sigma, _log_count(setting, 1), 1 / setting.N, 1 / setting.N) + 2 / setting.N
+
+
+def threshold_theorem_1(setting: Setting) -> float:
+    """The least T for which `delta_a` holds, whatever epsilon is: 3 r_0."""
+    return 3 * r_0(setting)
+
+
+def delta_a(setting: Setting, *, epsilon: float, T: float) -> float:
+    """Theorem 1: |g - grad F| <= Delta_A with one threshold T, for n_i = N/m.
+
+    Delta_A = 2 epsilon T + Delta_0                          if epsilon <= 1/4,
+              (1 - epsilon) / sqrt(1 - 2 epsilon) r_0 + T    if 1/4 < epsilon < 1/2.
+    Needs T >= 3 r_0.
+    Slip: Lemma diff2 takes the mean of all m clients for that of the honest ones, 2 epsilon r_0 further off at most;
+    the first branch has room for exactly that at epsilon = 1/4 and T = 3 r_0, and the claim stands.
+    """
+    condition(0 <= epsilon < 1 / 2, "delta_a", "0 <= epsilon < 1/2", "keep more than half honest", epsilon=epsilon)
+    radius = r_0(setting)
+    _at_least("delta_a", "T >= 3 r_0", "T", T, 3 * radius, r_0=radius)
+    if epsilon <= 1 / 4:
+        return 2 * epsilon * T + delta_0(setting)
+    return (1 - epsilon) / math.sqrt(1 - 2 * epsilon) * radius + T
+
+
+def byzantine_fraction(*, samples: ArrayLike, byzantine: Sequence[int]) -> float:
+    """The epsilon of Theorems 2 and 3: the larger of the liars' share of clients and share of samples.  Eq. (eps)."""
+    n = np.asarray(samples, dtype=np.float64)
+    return max(len(byzantine) / n.size, float(n[list(byzantine)].sum() / n.sum()))
+
+
+def big_r(setting: Setting) -> float:
+    """R = sqrt(8 sigma^2 ln(2 6^d m C_W (N L)^d / delta)): honest client i deviates by R / sqrt(n_i).  Eq. (Rdef)."""
+    return setting.sigma * math.sqrt(8 * _log_count(setting, setting.m))
+
+
+def n_0(setting: Setting) -> float:
+    """n_0 = 2 ln(2 6^d m C_W (N L)^d / delta): from n_i >= n_0 on, the first term of r_0i is the larger.
+
+    Slip: the paper prints 2 sigma ln(...), but sigma cancels when the two terms are compared.
+    """
+    return 2 * _log_count(setting, setting.m)
+
+
+def r_0i(setting: Setting, *, samples: ArrayLike) -> Floats:
+    """Honest client i is no further than r_0i from grad F (Theorem 2), or from its own mu_i (Theorem 3).
+
+    r_0i = max{sqrt(8 sigma^2 l / n_i), 4 sigma l / n_i} + 2/N,  l = ln(2 6^d m C_W (N L)^d / delta).  Eq. (r0i).
+    """
+    n, log_count = _client_sizes("r_0i", setting, samples), _log_count(setting, setting.m)
+    return np.maximum(setting.sigma * np.sqrt(8 * log_count / n), 4 * setting.sigma * log_count / n) + 2 / setting.N
+
+
+def least_t_0_theorem_2(setting: Setting, *, epsilon: float, M: float) -> float:
+    """The least T_0 of Theorem 2: epsilon (M + 2R) / (1 - 2 epsilon) sqrt(m/N).  Needs M >= 2R.  Eq. (mint0)."""
+    return _least_t_0("delta_b", setting, epsilon, M, 0.0)
+
+
+def thresholds_theorem_2(setting: Setting, *, epsilon: float, samples: ArrayLike) -> Floats:
+    """The least T_i = T_0 + M / sqrt(n_i) for which `delta_b` holds: M = 2R, T_0 = `least_t_0_theorem_2`."""
+    n, M = _large_clients("delta_b", setting, samples), 2 * big_r(setting)
+    return least_t_0_theorem_2(setting, epsilon=epsilon, M=M) + M / np.sqrt(n)
+
+
+def delta_b(setting: Setting, *, epsilon: float, T_0: float, M: float, samples: ArrayLike) -> float:
+    """Theorem 2: |g - grad F| <= Delta_B with T_i = T_0 + M / sqrt(n_i).
+
+    Delta_B = epsilon/(1 - epsilon) (T_0 + (M + 2R) sqrt(m/N)) + Delta_0.
+    Needs epsilon < 1/2, M >= 2R, T_0 >= `least_t_0_theorem_2`, n_i >= n_0 and Delta_0 + 2/N <= R / sqrt(n_i) for all i.
+    Slip: the proof's r_0i = R / sqrt(n_i) lacks + 2/N and fails for small n_i: hence the last two needs.
+    Slip: part (1) of the theorem prints Delta_A for Delta_B.
+    """
+    _large_clients("delta_b", setting, samples)
+    least = least_t_0_theorem_2(setting, epsilon=epsilon, M=M)
+    _at_least("delta_b", "T_0 >= least_t_0_theorem_2", "T_0", T_0, least, epsilon=epsilon, M=M, R=big_r(setting))
+    return epsilon / (1 - epsilon) * (T_0 + _reach(setting, M)) + delta_0(setting)
+
+
+def r_mu(setting: Setting) -> float:
+    """No mu_i is further than this from grad F: r_mu = 4 sigma_mu ln(2 6^d m C_W (N L)^d / delta) + 2/N.  Eq. (rmu).
+
+    The branch the paper leaves out, sqrt(8 sigma_mu^2 ln(...)), is never the larger: the logarithm exceeds ln 12 > 1/2.
+    """
+    return 4 * setting.sigma_mu * _log_count(setting, setting.m) + 2 / setting.N
+
+
+def delta_mu(setting: Setting, *, samples: ArrayLike) -> float:
+    """The mean of the mu_i, weighted with the n_i, is no further than this from grad F.  Eq. (deltamu).
+
+    Delta_mu = max{sqrt(8 s^2 l sum n_i^2) / N, 4 s l max n_i / N} + 2/N,  s = sigma_mu, l as in `delta_0`.
+    """
+    share = _client_sizes("delta_mu", setting, samples) / setting.N
+    squares, largest = float(share @ share), float(share.max())
+    return _deviation(setting.sigma_mu, _log_count(setting, 1), squares, largest) + 2 / setting.N
+
+
+def least_t_0_theorem_3(setting: Setting, *, epsilon: float, M: float) -> float:
+    """The least T_0 of Theorem 3: (2 r_mu + epsilon (M + 2R) sqrt(m/N)) / (1 - 2 epsilon).  Needs M >= 2R.  Eq. (t0).
+
+    Slip: the main text wants T_0b ~ sigma sqrt(d/N ln(N/delta)), which ignores sigma_mu; the proof needs this one.
+    """
+    return _least_t_0("delta_c", setting, epsilon, M, r_mu(setting))
+
+
+def thresholds_theorem_3(setting: Setting, *, epsilon: float, samples: ArrayLike) -> Floats:
+    """The least T_i = T_0 + M / sqrt(n_i) for which `delta_c` holds: M = 2R, T_0 = `least_t_0_theorem_3`."""
+    n, M = _large_clients("delta_c", setting, samples), 2 * big_r(setting)
+    return least_t_0_theorem_3(setting, epsilon=epsilon, M=M) + M / np.sqrt(n)
+
+
+def delta_c(setting: Setting, *, epsilon: float, T_0: float, M: float, samples: ArrayLike) -> float:
+    """Theorem 3: |g - grad F| <= Delta_C with T_i = T_0 + M / sqrt(n_i), with probability 1 - 2 delta.
+
+    Delta_C = epsilon/(1 - epsilon) (T_0 + 2 r_mu + (M + 2R) sqrt(m/N)) + Delta_0 + Delta_mu.
+    Needs epsilon < 1/2, M >= 2R, T_0 >= `least_t_0_theorem_3`, and of the n_i what `delta_b` needs.
+    """
+    _large_clients("delta_c", setting, samples)
+    least, far = least_t_0_theorem_3(setting, epsilon=epsilon, M=M), r_mu(setting)
+    _at_least("delta_c", "T_0 >= least_t_0_theorem_3", "T_0", T_0, least, epsilon=epsilon, M=M, r_mu=far)
+    pulled = epsilon / (1 - epsilon) * (T_0 + 2 * far + _reach(setting, M))
+    return pulled + delta_0(setting) + delta_mu(setting, samples=samples)
+
+
+def _log_count(setting: Setting, clients: int) -> float:
+    """ln(2 6^d clients C_W (N L)^d / delta), term by term: the number itself has d digits and more."""
+    cover = setting.ln_c_w + setting.d * math.log(setting.N * setting.L)
+    return math.log(2) + setting.d * math.log(6) + math.log(clients) + cover - math.log(setting.delta)
+
+
+def _deviation(sigma: float, log_count: float, squares: float, largest: float) -> float:
+    """How far a weighted mean strays, given the sum of the squared weights and the largest weight (Bernstein)."""
+    return sigma * max(math.sqrt(8 * squares * log_count), 4 * largest * log_count)
+
+
+def _reach(setting: Setting, M: float) -> float:
+    return (M + 2 * big_r(setting)) * math.sqrt(setting.m / setting.N)
+
+
+def _least_t_0(bound: str, setting: Setting, epsilon: float, M: float, radius: float) -> float:
+    condition(0 <= epsilon < 1 / 2, bound, "0 <= epsilon < 1/2", "keep more than half honest", epsilon=epsilon)
+    _at_least(bound, "M >= 2R", "M", M, 2 * big_r(setting), R=big_r(setting))
+    return (2 * radius + epsilon * _reach(setting, M)) / (1 - 2 * epsilon)
+
+
+def _client_sizes(bound: str, setting: Setting, samples: ArrayLike) -> Floats:
+    n = np.asarray(samples, dtype=np.float64)
+    condition(n.shape == (setting.m,), bound, "one n_i per client", "pass m samples", m=setting.m, samples=n.size)
+    condition(bool(np.all(n > 0)), bound, "n_i > 0", "leave empty clients out", smallest=float(n.min()))
+    condition(math.isclose(n.sum(), setting.N), bound, "sum n_i = N", f"set N to {n.sum():.17g}", N=setting.N)
+    return n
+
+
+def _large_clients(bound: str, setting: Setting, samples: ArrayLike) -> Floats:
+    """The n_i, once |mean - G_i| <= Delta_0 + r_0i <= 2R / sqrt(n_i) is sure for every honest i, as the proofs use."""
+    n = _client_sizes(bound, setting, samples)
+    _at_least(bound, "n_i >= n_0", "the smallest n_i", float(n.min()), n_0(setting))
+    most = math.floor((big_r(setting) / (delta_0(setting) + 2 / setting.N)) ** 2)
+    remedy = f"split clients with more than {most} samples"
+    condition(n.max() <= most, bound, "Delta_0 + 2/N <= R / sqrt(n_i)", remedy, largest=n.max(), N=setting.N)
+    return n
+
+
+def _at_least(bound: str, needs: str, name: str, value: float, least: float, **met: float) -> None:
+    # Rounding alone must not refuse a T computed as 3 r_0; and whoever follows the remedy, itself rounded, must pass.
+    if not (math.isfinite(value) and value >= least - 1e-12 * abs(least)):
+        step = 10.0 ** (math.floor(math.log10(abs(least))) - 5) if least else 1.0
+        up = math.ceil(least / step) * step
+        condition(False, bound, needs, f"raise {name} to at least {up:.6g}", **{name: value}, **met)

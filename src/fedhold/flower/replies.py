@@ -1,0 +1,206 @@
+"""What nodes replied, read without trust: arrays and a claim from each of them, or the reason why not."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from fedhold.audit.records import told
+from fedhold.flower.api import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from fedhold.flower.model import KINDS, WIDEST, Arrays, Model
+
+__all__ = ["Reply", "read_replies"]
+
+STYPE = "numpy.ndarray"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One node's reply to one message.
+
+    reason    why it cannot be used; None where it can
+    remark    what is odd about a reply that can
+    claimed   the n_i as sent: a number, or the text of something else
+    samples   the same as a float above 0
+    arrays    the model it replied with; None in evaluation
+    metrics   all its metrics but the n_i, not screened yet; they came under `key` in `content`
+    """
+
+    node: int
+    reason: str | None = None
+    remark: str | None = None
+    claimed: float | str | None = None
+    samples: float | None = None
+    arrays: Arrays | None = None
+    metrics: dict[str, Any] | None = None
+    key: str = ""
+    content: RecordDict | None = None
+
+
+class _BadReplyError(Exception):
+    """A reply that cannot be used; the text is the reason."""
+
+
+def read_replies(
+    sent: Sequence[Message],
+    replies: Iterable[Message],
+    *,
+    model: Model | None,
+    weight_key: str,
+    limit: int,
+    silence: str,
+) -> list[Reply]:
+    """One Reply for every node that was asked, by rising node id, then one for every stranger.
+
+    model       what was sent, where arrays are to come back; None in evaluation
+    weight_key  the metric that holds n_i
+    limit       the most bytes of a reply; larger ones are refused before any of them is decoded
+    silence     the reason of nodes from which nothing came
+    """
+    asked = {message.metadata.dst_node_id for message in sent}
+    by_message = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
+    by_message.pop("", None)  # a grid that numbers no messages: then the sender's word must do
+    answers: dict[int, Message] = {}
+    remarks: dict[int, str] = {}
+    for reply in replies:
+        source, to = reply.metadata.src_node_id, reply.metadata.reply_to_message_id
+        node = by_message.get(to) if by_message else source
+        if node is None or node not in asked:
+            remarks[source] = "replied to a message that was never sent"
+        elif node in answers:
+            remarks[node] = "replied more than once; the first reply counts"
+        elif not reply.has_error() and source != node:  # error replies may come from the link itself
+            remarks[source] = f"replied in the name of node {node}"
+        else:
+            answers[node] = reply
+    read = []
+    for node in sorted(asked):
+        if node in answers:
+            answer = _read(node, answers[node], model, weight_key, limit)
+        else:
+            answer = Reply(node, reason=remarks.pop(node, silence))
+        read.append(replace(answer, remark=remarks.get(node)))
+    return read + [Reply(node, reason=remarks[node]) for node in sorted(remarks.keys() - asked)]
+
+
+def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit: int) -> Reply:
+    if reply.has_error():
+        return Reply(node, reason=f"error {reply.error.code}: {told(reply.error.reason or 'without a reason')}")
+    if not reply.has_content():
+        return Reply(node, reason="an empty message")
+    claimed: Any = None
+    try:
+        content = reply.content
+        size = sum(map(_size, content.values()))
+        if size > limit:
+            raise _BadReplyError(f"{size:,} bytes; at most {limit:,} are accepted")
+        key = _only(content, MetricRecord)
+        metrics = dict(content[key].items())
+        claimed = metrics.pop(weight_key, None)
+        arrays = None if model is None else _arrays(content.array_records[_only(content, ArrayRecord)], model)
+        samples = _samples(claimed, weight_key)
+        return Reply(node, None, None, _reported(claimed), samples, arrays, metrics, key, content)
+    except _BadReplyError as problem:
+        return Reply(node, reason=str(problem), claimed=_reported(claimed))
+
+
+def _size(record: object) -> int:
+    """Bytes of a record, with its keys: close enough to refuse by, and nothing is decoded for it."""
+    if isinstance(record, ArrayRecord):
+        return sum(len(key) + len(array.data) for key, array in record.items())
+    assert isinstance(record, MetricRecord | ConfigRecord)
+    total = 0
+    for key, value in record.items():
+        values = value if isinstance(value, list) else [value]
+        total += len(key) + sum(len(one) if isinstance(one, str | bytes) else 8 for one in values)
+    return total
+
+
+def _only(content: RecordDict, sort: type[Any]) -> str:
+    """The key of the one record of this sort."""
+    keys = [key for key, record in content.items() if isinstance(record, sort)]
+    if len(keys) != 1:
+        raise _BadReplyError(f"{len(keys) or 'no'} {sort.__name__}{'s' if len(keys) > 1 else ''}, expected one")
+    return keys[0]
+
+
+def _samples(claimed: object, key: str) -> float:
+    if claimed is None:
+        raise _BadReplyError(f"no metric {key!r}")
+    if isinstance(claimed, bool) or not isinstance(claimed, int | float):
+        raise _BadReplyError(f"{key!r} is a {type(claimed).__name__}, expected one number")
+    if not (math.isfinite(claimed) and claimed > 0):
+        raise _BadReplyError(f"{key!r} is {claimed}: not a positive number")
+    return float(claimed)
+
+
+def _reported(claimed: object) -> float | str | None:
+    """A claim as the audit shows it."""
+    if claimed is None or (isinstance(claimed, int | float) and math.isfinite(claimed)):
+        return claimed
+    return told(str(claimed[:20]) if isinstance(claimed, list) else str(claimed))
+
+
+def _arrays(record: ArrayRecord, model: Model) -> Arrays:
+    for key in model.arrays:
+        if key not in record:
+            raise _BadReplyError(f"misses array {told(repr(key))}")
+    for key in record:
+        if key not in model.arrays:
+            raise _BadReplyError(f"has an extra array {told(repr(key))}")
+    return {key: _array(record[key], array, told(repr(key))) for key, array in model.arrays.items()}
+
+
+def _array(sent: Array, like: NDArray[Any], name: str) -> NDArray[Any]:
+    """The array in these bytes, as a view of them: nothing is allocated, whatever the header says."""
+    if sent.stype != STYPE:
+        raise _BadReplyError(f"array {name} is serialised as {told(repr(sent.stype))}, expected {STYPE!r}")
+    shape, fortran, dtype, start = _header(sent.data, name)
+    if tuple(sent.shape) != shape or sent.dtype != str(dtype):
+        raise _BadReplyError(
+            f"array {name} declares {told(sent.dtype)}{told(str(tuple(sent.shape)))}, its bytes hold {dtype}{shape}"
+        )
+    if shape != like.shape:
+        raise _BadReplyError(f"array {name} has shape {shape}, expected {like.shape}")
+    # A client may reckon in wider or narrower floats than ours; counters and masks have no such excuse.
+    same = dtype.kind == like.dtype.kind and (dtype.kind == "f" or dtype.newbyteorder("=") == like.dtype)
+    if not same or dtype.itemsize > WIDEST:
+        expected = "floats" if like.dtype.kind == "f" else f"{KINDS[like.dtype.kind]}s of {like.dtype}"
+        raise _BadReplyError(f"array {name} has dtype {told(str(dtype))}, expected {expected}")
+    if len(sent.data) - start != like.size * dtype.itemsize:
+        raise _BadReplyError(f"array {name} has {len(sent.data) - start} bytes for {like.size} numbers of {dtype}")
+    if like.size == 0:
+        return np.empty(shape, dtype)
+    array = np.frombuffer(sent.data, dtype, offset=start)
+    if dtype.itemsize > like.dtype.itemsize and (np.isfinite(array) & (np.abs(array) > np.finfo(like.dtype).max)).any():
+        raise _BadReplyError(f"array {name} has numbers beyond {like.dtype}")
+    return array.reshape(shape, order="F" if fortran else "C")
+
+
+def _header(data: bytes, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, order and dtype that the bytes say they hold, and where the numbers begin. Nothing is unpickled."""
+    start = 10 + int.from_bytes(data[8:10], "little")
+    try:
+        return *_parsed(data[:start]), start
+    except Exception as problem:  # a liar chooses these bytes, and so what the parser trips over
+        raise _BadReplyError(f"array {name} is no NumPy array: {told(str(problem))}") from None
+
+
+@lru_cache(maxsize=1024)  # most nodes send the same headers, and to parse one takes longer than to subtract a layer
+def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    file = io.BytesIO(header)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if npy.read_magic(file) != (1, 0):  # later versions are for dtypes that we refuse
+            raise ValueError("another version of the format")
+        shape, fortran, dtype = npy.read_array_header_1_0(file)
+    return tuple(map(int, shape)), bool(fortran), dtype

@@ -1,0 +1,163 @@
+"""Array libraries: one view of NumPy, torch and JAX arrays, and the way back.
+
+Arrays that live in host memory are read as NumPy views without a copy. Arrays on another device stay there and are read
+block by block through the array API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat as api
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+__all__ = [
+    "Block",
+    "Vector",
+    "compute_dtype",
+    "dtype_name",
+    "each",
+    "from_host",
+    "host",
+    "is_array",
+    "is_dask",
+    "kind",
+    "largest",
+    "length",
+    "lengths",
+    "numbers",
+    "to_host",
+    "unscaled",
+]
+
+Block = NDArray[Any]
+"""Columns of all rows."""
+
+Vector = NDArray[np.float64]
+"""Where there are d numbers and the updates lie on a cluster, a `dasked.Spread` stands for it."""
+
+LARGEST = float(np.finfo(np.float64).max)
+
+
+def is_array(thing: object) -> bool:
+    """Whether `thing` is an array of a library we know (a NumPy scalar is not)."""
+    return isinstance(thing, np.ndarray) or (
+        not isinstance(thing, np.generic | type) and bool(api.is_array_api_obj(thing))
+    )
+
+
+def is_dask(thing: object) -> bool:
+    """Whether `thing` is a Dask array; never imports Dask."""
+    return bool(api.is_dask_array(thing))
+
+
+def dtype_name(array: Any) -> str:
+    """'float32', 'bfloat16', 'int64', ... in every library."""
+    dtype = array.dtype.newbyteorder("=") if isinstance(array.dtype, np.dtype) else array.dtype
+    return str(dtype).rpartition(".")[2]
+
+
+def kind(array: Any) -> str:
+    """'float', 'integer', or the dtype's own name where we cannot aggregate it."""
+    name = dtype_name(array)
+    if name.startswith(("float", "bfloat")) or name == "longdouble":
+        return "float"
+    if name.startswith(("int", "uint")):
+        return "integer"
+    return name
+
+
+def compute_dtype(name: str) -> type[np.float32] | type[np.float64]:
+    """The dtype we reckon in: float32 where the data has no more, float64 for the rest and for integers."""
+    return np.float32 if name in ("float16", "float32", "bfloat16") else np.float64
+
+
+def host(array: Any) -> Any:
+    """A NumPy view of an array in host memory; arrays elsewhere, and bfloat16, come back as they are.
+
+    Raises whatever the library raises for what cannot be read: sparse layouts, dtypes NumPy lacks, arrays without data.
+    """
+    if isinstance(array, np.ndarray):
+        return np.asarray(array)
+    if api.is_torch_array(array):
+        array = array.detach().resolve_conj().resolve_neg()
+        if array.device.type == "meta":
+            raise TypeError("a meta tensor has no data")
+        return array.numpy() if array.device.type == "cpu" and dtype_name(array) != "bfloat16" else array
+    if api.is_jax_array(array):
+        return np.asarray(array) if next(iter(array.devices())).platform == "cpu" else array
+    return array
+
+
+def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
+    """Any array as a NumPy array of `dtype` (None: of its own); free where it is one already."""
+    if api.is_torch_array(block):
+        block = block.float() if dtype_name(block) == "bfloat16" else block
+        block = block.cpu().numpy()
+    return np.asarray(block, dtype=dtype)
+
+
+def from_host(values: Vector, template: Any, name: str) -> Any:
+    """`values` with the shape, library and device of `template` and the dtype of that name, or the template's own.
+
+    Integers are rounded; whatever the dtype cannot hold is brought to its nearest finite number.
+    """
+    xp = api.array_namespace(template)
+    dtype = getattr(xp, name, template.dtype)
+    limits = xp.iinfo(dtype) if kind(template) == "integer" else xp.finfo(dtype)
+    low, high = float(limits.min), float(limits.max)
+    if kind(template) == "integer":
+        values = np.rint(values)
+        # float(2**63 - 1) is 2**63, which int64 does not hold
+        low, high = (float(np.nextafter(x, 0)) if abs(x) > 2**53 else x for x in (low, high))
+    if values.min() < low or values.max() > high:
+        values = np.clip(values, low, high)
+    shaped = values.reshape(template.shape)
+    if isinstance(template, np.ndarray):
+        return shaped.astype(dtype)
+    return xp.astype(xp.asarray(shaped, device=api.device(template)), dtype)
+
+
+def lengths(rows: NDArray[np.float64]) -> Vector:
+    """The Euclidean norm of every row, where squares would overflow or vanish too."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    scale = np.where(largest > 0, largest, 1.0)
+    result: Vector = scale * np.linalg.norm(rows / scale[:, None], axis=1)
+    return result
+
+
+def length(vector: Vector) -> float:
+    """The Euclidean norm of one vector, likewise; without a copy where the plain sum of squares will do."""
+    if not isinstance(vector, np.ndarray):
+        return float(vector.length())
+    with np.errstate(over="ignore", under="ignore"):
+        square = float(vector @ vector)
+    return float(np.sqrt(square)) if 1e-280 < square < np.inf else float(lengths(vector[None])[0])
+
+
+def each(vector: Vector, function: Callable[[Vector], Vector]) -> Vector:
+    """function(vector), for a function of every number on its own."""
+    return function(vector) if isinstance(vector, np.ndarray) else vector.each(function)
+
+
+def largest(vector: Vector) -> float:
+    """The largest magnitude in a vector; NaN where it holds one."""
+    return float(np.abs(vector).max() if isinstance(vector, np.ndarray) else vector.largest())
+
+
+def unscaled(numbers: Vector | float, base: int) -> Vector:
+    """Numbers that were read times 2**base as the caller knows them; what float64 cannot hold becomes its largest number."""
+    if not base:
+        return np.asarray(numbers)
+    with np.errstate(over="ignore"):
+        return np.clip(np.ldexp(numbers, -base), -LARGEST, LARGEST)
+
+
+def numbers(given: object) -> Vector:
+    """What a caller's function returned, as float64; an empty array where it is no array of numbers."""
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        return np.empty(0)

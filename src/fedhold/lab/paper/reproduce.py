@@ -1,0 +1,198 @@
+"""fedhold reproduce: run what is asked for, judge the claims, print them, write the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as Printed
+
+from fedhold.errors import integer, unknown
+from fedhold.lab.experiment import Experiment, Result, Store, run_all
+from fedhold.lab.paper import sentences as paper
+from fedhold.lab.paper import table1, theory
+from fedhold.lab.paper.claims import Results, Verdict, judge
+from fedhold.lab.paper.figures import FIGURES, METHODS, Plan, experiments
+from fedhold.lab.processes import in_processes
+from fedhold.lab.report import Panel, write_report
+from fedhold.report.tables import Table
+
+__all__ = ["WHAT", "claims_table", "reproduce", "words"]
+
+WHAT = (*FIGURES, "table1", "theory")
+COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
+SLOWEST = "spectral_filter"
+
+
+def words(what: Sequence[str]) -> list[str]:
+    """What is asked for, in the order of the paper, each once; 'all' is all of it."""
+    for word in what:
+        if word not in (*WHAT, "all"):
+            raise ValueError(unknown("part of the paper", word, (*WHAT, "all")))
+    if not what:
+        raise ValueError(f"nothing to reproduce. Name some of {', '.join(WHAT)}, or all.")
+    return list(WHAT) if "all" in what else [word for word in WHAT if word in what]
+
+
+def reproduce(
+    what: Sequence[str],
+    *,
+    seeds: int | None = None,
+    mnist_seeds: int | None = None,
+    jobs: int = 2,
+    quick: bool = False,
+    out: Path = Path("reproduction"),
+    console: Console | None = None,
+) -> Path:
+    """Reproduce parts of the paper: fig1 to fig5, table1, theory, or all. Returns the path of the report.
+
+    seeds        how many for synthesized data (5) and, as `mnist_seeds`, for MNIST (3); with `quick`, 1 each
+    quick        few rounds on MNIST, too, and less effort for table1 and theory: to see that it works, not to conclude
+    out          results/ (one file per run, found again next time), report.html, numbers/, figures/
+
+    Interrupt it as you like: the same call goes on where it was.
+    """
+    console = console or Console(highlight=False)
+    parts, plan = words(what), Plan.of(seeds, mnist_seeds, quick=quick)
+    integer(jobs, "jobs", at_least=1)
+    figures = [part for part in parts if part in FIGURES]
+    store = Store(out / "results")
+    # One list for all figures, so that they share workers, and the runs that they have in common.
+    runs = list(dict.fromkeys(run for figure in figures for run in experiments(figure, plan)))
+    results = run_all(runs, store, jobs=jobs, progress=console.is_terminal) if runs else []
+    found = {result.experiment: result for result in results}
+    tables = _measured(parts, jobs, quick, console)
+    verdicts = _verdicts(figures, plan, cache(store.get))
+    for table in tables:
+        console.print(_printed(table))
+    if verdicts:
+        console.print(claims_table(verdicts))
+    path = write_report(
+        out,
+        results,
+        title="The paper, reproduced" + (" (quick: few rounds on MNIST, nothing to conclude from)" if quick else ""),
+        verdicts=verdicts,
+        tables=tables,
+        panels=_panels(figures, plan, found),
+    )
+    console.print(f"Report: {path}")
+    return path
+
+
+def _verdicts(figures: Sequence[str], plan: Plan, results: Results) -> list[Verdict]:
+    """On every claim that rests on no other figures than these."""
+    return [judge(claim, results) for claim in paper.claims(plan) if set(claim.needs) <= set(figures)]
+
+
+def _panels(figures: Sequence[str], plan: Plan, found: dict[Experiment, Result]) -> list[Panel]:
+    return [
+        Panel(
+            title=subfigure.title,
+            metric=subfigure.metric,
+            series={label: [found[run] for run in subfigure.curve(label, plan)] for label in METHODS},
+            log=subfigure.metric == "rmse",
+        )
+        for figure in figures
+        for subfigure in FIGURES[figure]
+    ]
+
+
+def _measured(parts: Sequence[str], jobs: int, quick: bool, console: Console) -> list[Table]:
+    """The tables of table1 and theory, measured by processes of their own."""
+    rules = sorted(table1.SPECS, key=lambda rule: rule != SLOWEST) if "table1" in parts else []
+    tasks = [*(("table1", rule, quick) for rule in rules), *([("theory", "", quick)] if "theory" in parts else [])]
+    if not tasks:
+        return []
+    news = list(_told(tasks, jobs, console))
+    cells = [item for item in news if isinstance(item, table1.Cell)]
+    rows = [item for item in news if isinstance(item, theory.Looseness)]
+    return [*(_table_1(cells) if cells else []), *([_theory(rows)] if rows else [])]
+
+
+def _told(tasks: Sequence[tuple[str, str, bool]], jobs: int, console: Console) -> Iterator[Any]:
+    total = sum(len(table1.CRITERIA) if kind == "table1" else len(set(theory.CASES)) for kind, *_ in tasks)
+    columns = (TextColumn("table1, theory: {task.completed} of {task.total} numbers"), BarColumn(None))
+    with (
+        Progress(
+            *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, expand=True
+        ) as progress,
+        closing(in_processes(_work, tasks, jobs)) as events,
+    ):
+        bar = progress.add_task("", total=total)
+        for number, kind, what in events:
+            if kind == "failed":
+                raise RuntimeError(f"{tasks[number]} failed:\n{what}")
+            if kind == "news":
+                progress.advance(bar)
+                yield what
+
+
+def _work(task: tuple[str, str, bool], tell: Callable[[Any], None]) -> None:
+    kind, rule, quick = task
+    if kind == "theory":
+        for row in theory.measure(quick=quick):
+            tell(row)
+    else:
+        for cell in table1.measure(table1.QUICK if quick else table1.FULL, [rule]):
+            tell(cell)
+
+
+def _table_1(cells: Sequence[table1.Cell]) -> list[Table]:
+    rows: list[tuple[object, ...]] = []
+    for rule in table1.SPECS:
+        own = [cell for cell in cells if cell.rule == rule]
+        rows.append((rule, *map(str, own), f"{sum(cell.agrees for cell in own)} of {len(own)}"))
+    title = "Table 1, measured: yes or no (the number); where the paper says otherwise, its word"
+    criteria = [(aspect, number, _range(low, high)) for aspect, (number, low, high) in table1.CRITERIA.items()]
+    return [
+        Table(title, ("rule", *table1.CRITERIA, "agrees"), rows),
+        Table("Table 1: what makes a yes", ("property", "number", "yes if"), criteria),
+    ]
+
+
+def _range(low: float, high: float) -> str:
+    return f">= {low:.3g}" if math.isinf(high) else f"<= {high:.3g}"
+
+
+def _theory(rows: Sequence[theory.Looseness]) -> Table:
+    ranges = "; ".join(
+        f"theorem {number}: {low:.2f} to {high:.2f}" for number, (low, high) in theory.loosest(list(rows)).items()
+    )
+    cells = [
+        (
+            *(row.case.theorem, row.case.n, row.case.m, row.case.epsilon),
+            *(f"{number:.3g}" for number in (row.threshold, row.bound, row.error, row.ratio, row.automatic)),
+        )
+        for row in rows
+    ]
+    header = ("theorem", "n", "m", "epsilon", "T", "bound", "largest error", "bound / error", "error, automatic T")
+    return Table(f"Theory: bound over largest error met ({ranges})", header, cells)
+
+
+def claims_table(verdicts: Sequence[Verdict]) -> Printed:
+    """The verdicts for a terminal."""
+    table = Printed(title="Claims of the paper", box=box.SIMPLE_HEAD, pad_edge=False, show_lines=True)
+    for column in ("verdict", "claim", "where", "numbers"):
+        table.add_column(column, overflow="fold")
+    for verdict in verdicts:
+        colour = COLOURS[verdict.outcome]
+        cells = (escape(part) for part in (verdict.says, verdict.where, verdict.numbers))
+        table.add_row(f"[{colour}]{verdict.outcome}[/{colour}]", *cells)
+    return table
+
+
+def _printed(table: Table) -> Printed:
+    printed = Printed(title=escape(table.title), box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in table.header:
+        printed.add_column(escape(column), overflow="fold")
+    for row in table.rows:
+        printed.add_row(*(escape(str(part)) for part in row))
+    return printed

@@ -1,0 +1,188 @@
+"""The paper's Table 1, measured: five properties of six aggregation rules, each with a number and a criterion.
+
+Mean estimation, no learning: m = 400 clients, each honest one the mean of n = 10 samples of a centred
+exponential law plus 1, in d = 20 dimensions. That is sub-exponential as the paper assumes, and skewed: the median's bias of
+1/n, for which the paper denies it the optimal rate where n < m, does not exist for Gaussian samples. The error is the
+distance to the truth, as a mean over draws, under the worst of several attacks, for noise skewed either way.
+
+Criteria:
+
+    epsilon-agnostic   told half and twice the true number of liars (20 %), the error stays within 1.1 times the error of
+                       the rule told the truth; rules that never ask pass by construction
+    optimal in epsilon excess ~ epsilon^slope with slope >= 0.75, between 1/2 and 1, the two rates in question
+    good near 1/2      from epsilon 0.4 to 0.49, error/epsilon grows no more than 1/sqrt(1 - 2 epsilon) does, which is 3.16
+                       times: the rate of eq. (deltaa) is epsilon/sqrt(1 - 2 epsilon)
+    linear time        CPU seconds ~ m^slope with slope <= 1.25, over the three largest m that were timed
+    optimal in d       excess ~ d^slope with slope <= 0.25, between 0 and 1/2, the two rates in question
+
+The excess is sqrt(error^2 - d/N): the optimal rate is epsilon/sqrt(n) + sqrt(d/N), and its second part, which the mean
+without liars has too, would hide the first. Slopes are of least-squares lines through logarithms.
+
+All was fixed before the first measurement but for three changes after trials. "good near 1/2" first compared the error itself
+with 3.16, not error/epsilon; the raw growth is 1.225 times the number shown, 3.80 and 3.65 for the two rows of Huber, so
+that the paper's yes for it would have been a no. The attack `far` came later; it took the slope of median_of_means from
+0.84, a yes, to 0.62, a no. Times were first those of the clock, and too noisy.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhold.aggregation import aggregate
+from fedhold.lab.attacks import ATTACKS, Knowledge
+
+__all__ = ["CRITERIA", "PAPER", "QUICK", "SPECS", "Cell", "Effort", "excess", "measure", "worst_error"]
+
+SAMPLES, D = 10, 20
+EPSILONS = (0.05, 0.08, 0.125, 0.2)
+DIMENSIONS = (5, 20, 80)
+LIES: dict[str, tuple[str, dict[str, float]]] = {
+    **{name: (name, {}) for name in ("sign_flip", "krum_attack", "trimmed_mean_attack", "huber_attack")},
+    **{"alie": ("alie", {}), "min_max": ("min_max", {}), "far": ("ipm", {"scale": 1000.0})},
+}
+TIMED_D = 200
+
+SPECS: dict[str, Callable[[int, float], str]] = {  # (f, the distance honest clients are away) -> spec
+    "krum": lambda f, _: f"krum(f={f})",
+    "median_of_means": lambda f, _: f"median_of_means(f={f})",
+    "median": lambda _, __: "median",
+    "trimmed_mean": lambda f, _: f"trimmed_mean(f={f})",
+    "spectral_filter": lambda f, _: f"spectral_filter(f={f})",
+    "huber, T = sqrt(d/n)": lambda _, T: f"huber(threshold={T!r})",
+    "huber": lambda _, __: "huber",
+}
+GROWTH = math.sqrt((1 - 2 * 0.4) / (1 - 2 * 0.49))
+CRITERIA = {  # property -> its number, and the range of it that makes a yes
+    "epsilon-agnostic": ("error told f/2 or 2f, over error told f", 0.0, 1.1),
+    "optimal in epsilon": ("slope of the excess in epsilon", 0.75, math.inf),
+    "good near 1/2": ("error/epsilon at 0.49 over that at 0.4 (the raw error grows 1.225 times as much)", 0.0, GROWTH),
+    "linear time": ("slope of the time in m", -math.inf, 1.25),
+    "optimal in d": ("slope of the excess in d", -math.inf, 0.25),
+}
+OURS = (True, True, True, True, False)
+PAPER: dict[str, tuple[bool, ...]] = {
+    "krum": (False, False, False, False, False),
+    "median_of_means": (False, False, True, True, False),
+    "median": (True, False, True, True, False),
+    "trimmed_mean": (False, True, False, True, False),
+    "spectral_filter": (False, False, False, False, True),  # HDRS
+    "huber, T = sqrt(d/n)": OURS,
+    "huber": OURS,
+}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure: clients, draws per attack; timed m grow to `largest`, or until a call takes `longest` seconds."""
+
+    clients: int = 400
+    draws: int = 3
+    longest: float = 0.5
+    largest: int = 8192
+
+
+FULL, QUICK = Effort(), Effort(clients=200, draws=1, longest=0.1, largest=2048)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One property of one rule: the number, whether it meets the criterion, and what the paper says."""
+
+    rule: str
+    aspect: str
+    number: float
+    measured: bool
+    paper: bool
+
+    @property
+    def agrees(self) -> bool:
+        return self.measured == self.paper
+
+    def __str__(self) -> str:
+        words = {True: "yes", False: "no"}
+        differs = "" if self.agrees else f", paper: {words[self.paper]}"
+        return f"{words[self.measured]} ({self.number:.2f}){differs}"
+
+
+def measure(effort: Effort = FULL, rules: Sequence[str] = tuple(SPECS)) -> Iterator[Cell]:
+    """Every cell, rule by rule, as soon as it is measured."""
+    numbers = (_misled, _slope_in_epsilon, _growth, _slope_in_time, _slope_in_d)
+    for rule in rules:
+        for (name, (_, low, high)), number_of, paper in zip(CRITERIA.items(), numbers, PAPER[rule], strict=True):
+            number = number_of(rule, effort)
+            yield Cell(rule, name, number, low <= number <= high, paper)
+
+
+def worst_error(rule: str, epsilon: float, effort: Effort, *, d: int = D, told: float | None = None) -> float:
+    """The largest, over attacks and skews, of the mean over draws of |aggregate - truth|; `told` is an epsilon, too."""
+    m, spread = effort.clients, math.sqrt(d / SAMPLES)
+    spec = SPECS[rule](_liars(m, epsilon if told is None else told), spread)
+    byzantine = np.arange(m) < _liars(m, epsilon)
+    errors = []
+    for (lie, parameters), skew in product(LIES.values(), (1, -1)):
+        drawn = []
+        for draw in range(effort.draws):
+            rng = np.random.default_rng([draw, d])  # every rule meets the same clients
+            sent = 1 + skew * (rng.gamma(SAMPLES, size=(m, d)) / SAMPLES - 1)
+            known = Knowledge(sent, byzantine, rng, np.full(m, spread))
+            sent[byzantine] = ATTACKS[lie](known, **parameters)
+            drawn.append(float(np.linalg.norm(aggregate(sent, spec, rng=rng).value - 1)))
+        errors.append(np.mean(drawn))
+    return float(max(errors))
+
+
+def excess(rule: str, epsilon: float, effort: Effort, *, d: int = D) -> float:
+    """The part of the error beyond what the mean without liars has; not below a tenth of that."""
+    floor = d / (effort.clients * SAMPLES)
+    return math.sqrt(max(worst_error(rule, epsilon, effort, d=d) ** 2 - floor, floor / 100))
+
+
+def _misled(rule: str, effort: Effort) -> float:
+    right = worst_error(rule, 0.2, effort)
+    return max(worst_error(rule, 0.2, effort, told=told) for told in (0.1, 0.4)) / right
+
+
+def _slope_in_epsilon(rule: str, effort: Effort) -> float:
+    return _slope(EPSILONS, [excess(rule, epsilon, effort) for epsilon in EPSILONS])
+
+
+def _growth(rule: str, effort: Effort) -> float:
+    return (worst_error(rule, 0.49, effort) / 0.49) / (worst_error(rule, 0.4, effort) / 0.4)
+
+
+def _slope_in_d(rule: str, effort: Effort) -> float:
+    return _slope(DIMENSIONS, [excess(rule, 0.2, effort, d=d) for d in DIMENSIONS])
+
+
+def _slope_in_time(rule: str, effort: Effort) -> float:
+    """m doubles; the line goes through the last three sizes, where overheads weigh least."""
+    sizes, seconds = [64], list[float]()
+    while True:
+        m = sizes[-1]
+        updates = np.random.default_rng(m).standard_normal((m, TIMED_D))
+        spec = SPECS[rule](_liars(m, 0.2), math.sqrt(TIMED_D))
+        seconds.append(min(_seconds(updates, spec) for _ in range(3)))
+        if m == effort.largest or (len(sizes) >= 3 and seconds[-1] > effort.longest):
+            return _slope(sizes[-3:], seconds[-3:])
+        sizes.append(2 * m)
+
+
+def _seconds(updates: NDArray[np.float64], spec: str) -> float:
+    begun = time.process_time()  # the work, whoever else is on the machine
+    aggregate(updates, spec)
+    return time.process_time() - begun
+
+
+def _liars(m: int, epsilon: float) -> int:
+    return int(epsilon * m + 1e-9)
+
+
+def _slope(x: Sequence[float], y: Sequence[float]) -> float:
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -1,0 +1,138 @@
+"""The demonstration: one round of made-up clients, some of whom lie; what four rules make of it, and whom Huber held down."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhold.aggregation import Aggregation, aggregate
+from fedhold.errors import integer, require
+from fedhold.kernels.arrays import Vector
+
+__all__ = ["LIES", "Scene", "Verdict", "judge", "scene"]
+
+D = 10_000  # numbers in an update: enough for honest clients to be about as far from each other as in a network
+HIDDEN = 0.5  # spreads between the honest mean and the colluders: nearer to everyone than the honest are to each other
+REPEATS = 3  # the shortest of so many runs is shown
+
+LIES: dict[str, str] = {
+    "collude": "all the same: the honest mean, moved by half a spread against its signs",
+    "flip": "its own update times -10",
+    "claim": "an update 3 spreads off, and a claim to have 1e9 samples",
+    "nan": "NaN everywhere",
+    "huge": "1e20 everywhere: finite, but float32 cannot hold its square",
+    "shape": "an update with one number missing",
+}
+TURNS = ("collude", "flip", "claim", "nan", "collude", "huge", "collude", "flip", "shape", "collude")
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What the server received in one round, and what only the storyteller knows.
+
+    updates  one float32 array per client
+    samples  the n_i that clients claim
+    lies     one per client: a key of LIES, or '' for an honest client
+    centre   the mean of the honest, weighted by their samples: what a round without liars would give
+    spread   the median distance of an honest client to it
+    """
+
+    updates: list[NDArray[np.float32]]
+    samples: Vector
+    lies: tuple[str, ...]
+    centre: Vector
+    spread: float
+
+    @cached_property
+    def liars(self) -> NDArray[np.intp]:
+        return np.flatnonzero([bool(lie) for lie in self.lies])
+
+    def off(self, value: NDArray[np.floating]) -> float:
+        """The distance of an aggregate to the honest mean, in spreads."""
+        return float(np.linalg.norm(value.astype(np.float64) - self.centre)) / self.spread
+
+    def moved(self, result: Aggregation) -> float:
+        """How far a Huber aggregate is, in spreads, from what the honest give by themselves at the same thresholds."""
+        honest = [row for row in result.clients if not self.lies[row.client]]
+        alone = aggregate(
+            [self.updates[row.client] for row in honest],
+            samples=[row.samples for row in honest],
+            sample_cap=None,
+            threshold=[row.threshold for row in honest],
+        )
+        return float(np.linalg.norm(alone.value.astype(np.float64) - result.value)) / self.spread
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one rule made of a scene; `result` is None and `refused` says why where the rule's own bound fails."""
+
+    rule: str
+    result: Aggregation | None
+    refused: str
+    seconds: float
+
+    def liars_weight(self, scene: Scene) -> float | None:
+        """The liars' share of the aggregate; None for column rules, which have no weights."""
+        weights = None if self.result is None else self.result.weights
+        return None if weights is None else float(weights[scene.liars].sum())
+
+    def pulls(self) -> Vector:
+        """Each client's weight per sample, in units of the median admitted client's; 0 for the rejected."""
+        assert self.result is not None
+        assert self.result.weights is not None
+        pulls = self.result.weights / np.array([row.samples for row in self.result.clients])
+        admitted = [row.status != "rejected" for row in self.result.clients]
+        typical: Vector = pulls / np.median(pulls[admitted])
+        return typical
+
+
+def scene(clients: int = 100, liars: int = 20, seed: int = 0) -> Scene:
+    """One round: honest clients send the true gradient plus noise that shrinks with their samples; liars take turns in LIES."""
+    m, f, seed = integer(clients, "clients", at_least=3), integer(liars, "liars"), integer(seed, "seed")
+    remedy = f"Lower liars to {(m - 1) // 2}, or raise clients to {2 * f + 1}."
+    require(2 * f < m, "demo", needs="liars < clients / 2", remedy=remedy, clients=m, liars=f)
+    rng = np.random.default_rng(seed)
+    samples = rng.integers(20, 101, m).astype(np.float64)
+    updates = (rng.standard_normal(D) + 5 * rng.standard_normal((m, D)) / np.sqrt(samples)[:, None]) / np.sqrt(D)
+    who = np.sort(rng.permutation(m)[:f])
+    honest = np.setdiff1d(np.arange(m), who)
+    centre = samples[honest] @ updates[honest] / samples[honest].sum()
+    spread = float(np.median(np.linalg.norm(updates[honest] - centre, axis=1)))
+    against = -spread * np.sign(centre) / np.sqrt(D)
+
+    sent, lies = list(updates.astype(np.float32)), [""] * m
+    for turn, client in enumerate(who.tolist()):
+        lie = lies[client] = TURNS[turn % len(TURNS)]
+        if lie == "claim":
+            samples[client] = 1e9
+        sent[client] = {
+            "collude": centre + HIDDEN * against,
+            "flip": -10 * updates[client],
+            "claim": updates[client] + 3 * against,
+            "nan": np.full(D, np.nan),
+            "huge": np.full(D, 1e20),
+            "shape": updates[client, 1:],
+        }[lie].astype(np.float32)
+    return Scene(sent, samples, tuple(lies), centre, spread)
+
+
+def judge(scene: Scene, rules: tuple[str, ...] = ("mean", "median", "krum", "huber")) -> list[Verdict]:
+    """Each rule's aggregate of the scene. Krum is told the true number of liars; the others ask for nothing."""
+    return [_verdict(scene, rule, {"f": len(scene.liars)} if rule == "krum" else {}) for rule in rules]
+
+
+def _verdict(scene: Scene, rule: str, parameters: dict[str, int]) -> Verdict:
+    times: list[float] = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        try:
+            result = aggregate(scene.updates, rule, samples=scene.samples, **parameters)
+        except ValueError as refusal:
+            return Verdict(rule, None, str(refusal), time.perf_counter() - started)
+        times.append(time.perf_counter() - started)
+    return Verdict(rule, result, "", min(times))

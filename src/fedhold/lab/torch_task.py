@@ -1,0 +1,179 @@
+"""Any torch module as a task. Torch is imported when a TorchTask is made, not before."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhold.errors import require
+from fedhold.lab.datasets import Samples
+from fedhold.lab.tasks import Floats, Shards
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["TorchTask"]
+
+# Samples differentiated together: bounds the memory for activations, and per-client weights inside vmap.
+CHUNK = 8_192
+
+Criterion = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+
+
+class TorchTask:
+    """All clients' gradients of a torch module at once, by vmap over the clients of grad of the mean loss.
+
+    module      differentiable, takes (n, p) rows; its parameters at this moment are w_0. Never modified
+    criterion   (outputs, targets) -> (n,), one loss per sample, as cross_entropy with reduction="none"
+    samples     what `evaluate` measures loss, and accuracy where the targets are classes, on
+
+    Clients of unequal n_i are padded, in groups of similar size, with samples of weight 0. `vectorized` turns False,
+    with a warning, when vmap refuses the module (batch normalisation, data-dependent branches); the clients are then
+    differentiated one by one, which gives the same gradients. Buffers such as running means keep their first value.
+    Needs torch (`pip install "fedhold[torch]"`), and a module that draws no chance: `module.eval()` stops dropout.
+    """
+
+    def __init__(self, module: "torch.nn.Module", criterion: Criterion, samples: Samples) -> None:
+        try:
+            import torch
+        except ImportError as reason:
+            raise ImportError('TorchTask needs torch. Install it with: pip install "fedhold[torch]"') from reason
+        self.module, self.criterion, self.samples = module, criterion, samples
+        self.vectorized = True
+        self._torch = torch
+        self._trained = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
+        self._fixed = {
+            name: value.detach().clone()
+            for name, value in (*module.named_parameters(), *module.named_buffers())
+            if name not in self._trained
+        }
+        if not self._trained:
+            raise ValueError("The module has no parameter with requires_grad, so there is nothing to learn.")
+        drops = [
+            name
+            for name, part in module.named_modules()
+            if isinstance(part, torch.nn.modules.dropout._DropoutNd) and part.training
+        ]
+        if drops:
+            raise ValueError(f"{', '.join(drops)} would draw chance outside rng. Call module.eval() first.")
+
+    @property
+    def d(self) -> int:
+        return sum(value.numel() for value in self._trained.values())
+
+    def initial(self, rng: np.random.Generator) -> Floats:  # noqa: ARG002
+        """The parameters the module came with: how to draw them is the module's own affair."""
+        flat = self._torch.cat([value.reshape(-1) for value in self._trained.values()])
+        return np.asarray(flat.cpu().numpy())
+
+    def gradients(self, w: Floats, shards: Shards, out: Floats | None = None) -> Floats:
+        if out is None:
+            out = np.empty((shards.m, self.d), self.initial(np.random.default_rng(0)).dtype)
+        require(out.shape == (shards.m, self.d), "out", needs="shape (m, d)", remedy="Leave it away.", shape=out.shape)
+        parameters = self._unflatten(w)
+        if self.vectorized:
+            try:
+                return self._by_vmap(parameters, shards, out)
+            except RuntimeError as reason:
+                together = reason
+            result = self._by_loop(parameters, shards, out)  # raises by itself if the fault is not vmap's
+            self.vectorized = False
+            warnings.warn(f"vmap refuses this module, clients are computed one by one: {together}", stacklevel=2)
+            return result
+        return self._by_loop(parameters, shards, out)
+
+    def loss(self, w: Floats, samples: Samples) -> float:
+        return self._measure(w, samples)["loss"]
+
+    def evaluate(self, w: Floats) -> dict[str, float]:
+        return self._measure(w, self.samples)
+
+    def _by_vmap(self, parameters: dict[str, Any], shards: Shards, out: Floats) -> Floats:
+        together = self._torch.func.vmap(self._torch.func.grad(self._weighted_loss), in_dims=(None, 0, 0, 0))
+        for clients, rows, weights in _chunks(shards):
+            inputs, targets = self._tensor(shards.inputs[rows]), self._tensor(shards.targets[rows])
+            gradients = together(parameters, inputs, targets, self._tensor(weights))
+            self._write(gradients, out, clients)
+        return out
+
+    def _by_loop(self, parameters: dict[str, Any], shards: Shards, out: Floats) -> Floats:
+        alone = self._torch.func.grad(self._weighted_loss)
+        for i in range(shards.m):
+            rows = slice(shards.offsets[i], shards.offsets[i + 1])
+            inputs, targets = self._tensor(shards.inputs[rows]), self._tensor(shards.targets[rows])
+            gradients = alone(parameters, inputs, targets, self._tensor(shards.weights[rows]))
+            self._write({name: value[None] for name, value in gradients.items()}, out, np.array([i]))
+        return out
+
+    def _weighted_loss(
+        self, parameters: dict[str, Any], inputs: "torch.Tensor", targets: "torch.Tensor", weights: "torch.Tensor"
+    ) -> "torch.Tensor":
+        return (self._losses(parameters, inputs, targets)[1] * weights).sum()
+
+    def _losses(
+        self, parameters: dict[str, Any], inputs: "torch.Tensor", targets: "torch.Tensor"
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        # Clones, since batch normalisation writes into its buffers and nothing may pass from client to client.
+        fixed = {name: value.clone() for name, value in self._fixed.items()}
+        outputs = self._torch.func.functional_call(self.module, (parameters, fixed), (inputs,))
+        losses = self.criterion(outputs, targets)
+        if losses.shape != targets.shape[:1]:
+            wanted, met = tuple(targets.shape[:1]), tuple(losses.shape)
+            remedy = 'Pass a loss with reduction="none".'
+            raise ValueError(f"criterion must give one loss per sample, shape {wanted}, met {met}. {remedy}")
+        return outputs, losses
+
+    def _measure(self, w: Floats, samples: Samples) -> dict[str, float]:
+        parameters, total, right = self._unflatten(w), 0.0, 0
+        with self._torch.no_grad():
+            for start in range(0, len(samples), CHUNK):
+                rows = slice(start, start + CHUNK)
+                targets = self._tensor(samples.targets[rows])
+                outputs, losses = self._losses(parameters, self._tensor(samples.inputs[rows]), targets)
+                total += float(losses.double().sum())
+                if samples.targets.dtype.kind in "iu":
+                    right += int((outputs.argmax(dim=1) == targets).sum())
+        measured = {"loss": total / len(samples)}
+        return {"accuracy": right / len(samples), **measured} if samples.targets.dtype.kind in "iu" else measured
+
+    def _tensor(self, array: NDArray[Any]) -> "torch.Tensor":
+        """On the module's device; floats in the module's precision. Shares memory where it can."""
+        like = next(iter(self._trained.values()))
+        kind = like.dtype if array.dtype.kind == "f" else None
+        # Torch warns of an array it could write to by mistake; such a one is copied.
+        return self._torch.as_tensor(np.require(array, requirements=["C", "W"])).to(device=like.device, dtype=kind)
+
+    def _unflatten(self, w: Floats) -> dict[str, Any]:
+        require(w.shape == (self.d,), "w", needs=f"shape ({self.d},)", remedy="Use task.initial(rng).", shape=w.shape)
+        pieces = self._torch.split(self._tensor(w), [value.numel() for value in self._trained.values()])
+        return {name: p.reshape(v.shape) for (name, v), p in zip(self._trained.items(), pieces, strict=True)}
+
+    def _write(self, gradients: dict[str, Any], out: Floats, clients: NDArray[np.intp] | slice) -> None:
+        start = 0
+        for name in self._trained:
+            rows = gradients[name].detach().reshape(len(gradients[name]), -1)
+            out[clients, start : start + rows.shape[1]] = rows.cpu().numpy()
+            start += rows.shape[1]
+
+
+def _chunks(shards: Shards) -> Iterator[tuple[Any, NDArray[np.intp], Floats]]:
+    """Groups of clients of similar n_i: who they are, (k, n) rows of their samples, (k, n) weights.
+
+    A client with fewer samples than the largest of its group repeats its first one with weight 0: a real sample, so
+    that padding can make no overflow of its own.
+    """
+    order = np.argsort(shards.counts, kind="stable")
+    first = 0
+    while first < shards.m:
+        # Sorted by size, so the last of the group is the largest; take as many clients as fit into CHUNK samples.
+        sizes = shards.counts[order[first:]]
+        fit = np.arange(1, len(sizes) + 1) * sizes <= CHUNK
+        clients = order[first : first + max(1, int(np.count_nonzero(fit)))]
+        counts, starts = shards.counts[clients], shards.offsets[clients]
+        place = np.arange(counts.max())
+        real = place < counts[:, None]
+        rows = starts[:, None] + np.where(real, place, 0)
+        yield clients, rows, np.where(real, 1 / counts[:, None], 0.0)
+        first += len(clients)

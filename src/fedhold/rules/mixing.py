@@ -1,0 +1,66 @@
+"""Mixing: what may be done to the clients before a rule sees them. Each gives the matrix that makes the new rows.
+
+A stage is written before the rule: "nearest_neighbour_mixing(f=10) | trimmed_mean(f=10)".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedhold.errors import FEWER, integer, positive, require
+from fedhold.geometry.solver import Solved
+from fedhold.geometry.view import Geometry, Matrix
+from fedhold.kernels.arrays import Vector
+from fedhold.rules.m_estimators import huber
+
+__all__ = ["bucketing", "clipping", "nearest_neighbour_mixing", "screen"]
+
+
+def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
+    """Replace each client by the mean of its m - f nearest, itself among them.
+
+    Needs m >= 2f + 1.  Allouah et al. 2023 (NNM).
+    """
+    f, m = integer(f, "f"), geometry.m
+    require(m >= 2 * f + 1, "nearest_neighbour_mixing", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
+    squares = geometry.squared_distances
+    farthest = np.partition(squares, m - f - 1, axis=1)[:, m - f - 1, None]
+    nearer, ties = squares < farthest, squares == farthest
+    room = m - f - nearer.sum(axis=1, keepdims=True)
+    among = nearer | (ties & (np.cumsum(ties, axis=1, dtype=np.min_scalar_type(m)) <= room))  # lower numbers first
+    return among / (m - f)
+
+
+def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) -> Matrix:
+    """Replace the clients by the means of random buckets of `size`.
+
+    Karimireddy et al. 2022.
+    """
+    size, m = integer(size, "size", at_least=1), geometry.m
+    order = rng.permutation(m)
+    buckets = [order[a : a + size] for a in range(0, m, size)]
+    mixture = np.zeros((len(buckets), m))
+    for row, bucket in zip(mixture, buckets, strict=True):
+        row[bucket] = 1 / len(bucket)
+    return mixture
+
+
+def clipping(geometry: Geometry, *, radius: float) -> Matrix:
+    """Shorten each update longer than `radius` to that length: x_i min(1, radius/|x_i|)."""
+    reach = float(geometry.read(positive(radius, "radius")))
+    lengths = geometry.distances_to(geometry.updates.zeros())
+    return np.diag(np.divide(reach, lengths, out=np.ones(geometry.m), where=lengths > reach))
+
+
+def screen(geometry: Geometry, *, beyond: float = 2.5) -> Matrix:
+    """Drop obvious outliers: clients whose scaled distance sqrt(n_i) d_i is more than `beyond` times the median.
+
+    Distances are taken to the Huber aggregate with the automatic threshold. No more than half of the clients can be dropped.
+    The paper's section 8 proposes such a filter; the rule is ours.
+    """
+    limit = positive(beyond, "beyond")
+    if limit < 1:
+        raise ValueError(f"beyond must be at least 1, got {beyond}: it is a multiple of the median distance.")
+    solved: Solved = huber(geometry, tol=1e-3)
+    scaled: Vector = np.sqrt(geometry.samples) * geometry.distances(solved.weights)
+    return np.eye(geometry.m)[scaled <= limit * np.median(scaled)]

@@ -1,0 +1,286 @@
+"""Admission: who may take part, and why not. The same for every rule, before any of them sees a number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhold.errors import positive
+from fedhold.kernels.arrays import Vector, dtype_name, host, is_array, is_dask, kind, largest
+from fedhold.updates.magnitudes import out_of_reach
+from fedhold.updates.matrix import Pass, Updates
+from fedhold.updates.sources import Source
+from fedhold.updates.structure import Leaf, Signature, count, describe, flatten, form, signature
+
+__all__ = ["Admission", "admit"]
+
+AGGREGABLE = ("float", "integer")
+FARTHEST = 1e100  # a start beyond this could not be squared
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The admitted clients' updates, and what was found out about every client.
+
+    admitted  the index in the input of each admitted client
+    samples   the n_i used, one per admitted client
+    norms     their lengths, one per admitted client; None where squares would overflow or vanish
+    seen      what else was computed on the way, for all clients of the right structure; None likewise
+    fit       which of those were admitted
+    claimed   the n_i as given, one per client
+    reasons   one per client: why it was rejected, or what was changed; '' where nothing was
+    """
+
+    updates: Updates
+    admitted: NDArray[np.intp]
+    samples: Vector
+    claimed: Vector
+    reasons: tuple[str, ...]
+    template: Any
+    dtypes: list[str]
+    norms: Vector | None
+    seen: Vector | None
+    fit: NDArray[np.bool_]
+
+    def shaped(self, vector: Vector) -> Any:
+        """A vector of d numbers, as the updates are read, as one update."""
+        return self.updates.shaped(vector, self.template, self.dtypes)
+
+    def vector(self, update: object, name: str) -> Vector:
+        """One update as a vector of d numbers; an error where it does not fit the clients' or is out of range."""
+        leaves, expected = _template(update, name), signature(flatten(self.template))
+        shapes = [(path, shape) for path, shape, _ in signature(leaves)]
+        if shapes != [(path, shape) for path, shape, _ in expected]:
+            raise ValueError(
+                f"{name} must be shaped as the updates: {describe(signature(leaves), expected)}. Pass the last model or "
+                "aggregate."
+            )
+        flat = self.updates.vector([leaf.array for leaf in leaves])
+        if not largest(flat) <= FARTHEST:
+            raise ValueError(
+                f"{name} has numbers that are not finite, or beyond {FARTHEST:g}. Pass the last sound one."
+            )
+        return flat
+
+
+def _template(update: object, name: str) -> list[Leaf]:
+    """The arrays of an update that the caller, not a client, gave."""
+    try:
+        leaves = _readable(update)
+    except TypeError as problem:
+        raise TypeError(
+            f"{name} must be an update of floats or integers: {problem}. Pass a model or an aggregate."
+        ) from None
+    if not sum(count(leaf.array) for leaf in leaves):
+        raise ValueError(f"{name} holds no numbers. Pass a model or an aggregate.")
+    return leaves
+
+
+def admit(
+    updates: object,
+    samples: ArrayLike | None,
+    sample_cap: float | None,
+    like: object | None,
+    look: Callable[[Updates], Pass | None],
+) -> Admission:
+    """Check structure, dtypes, samples and finiteness of every client; reject alone those who fail.
+
+    `look` says what else to compute in the pass that looks for numbers that are not finite.
+    """
+    clients = _clients(updates)
+    stacked = is_array(updates)
+    reasons = [""] * len(clients)
+    # The rows of one array are alike: one of them stands for all.
+    leaves: list[list[Leaf] | None] = [flatten(clients[0])] if stacked else _flattened(clients, reasons)
+    expected = _expected(leaves, like)
+    signatures = [None if own is None else signature(own) for own in leaves]
+    for i in range(len(clients)):
+        own = signatures[0 if stacked else i]
+        if own is not None and own != expected:
+            reasons[i] = describe(own, expected)
+    claimed = _claimed(samples, len(clients))
+    for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
+        reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
+    sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
+    _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
+
+    sources = _sources(updates, leaves, sound)
+    skips = hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
+    matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
+    magnitudes, ordinary, seen = matrix.magnitudes(look(matrix))
+    fit = np.isfinite(magnitudes)
+    for i in sound[~fit].tolist():
+        reasons[i] = "numbers that are not finite"
+    fit[fit] = ~out_of_reach(magnitudes[fit])
+    for i, magnitude in zip(sound[~fit].tolist(), magnitudes[~fit], strict=True):
+        reasons[i] = reasons[i] or f"numbers of {magnitude:.0e}, beyond 1e120 times the median client's"
+    admitted = sound[fit]
+    _someone(admitted, reasons)
+    if not fit.all():
+        matrix = matrix.take(np.flatnonzero(fit))
+    used = _capped(claimed, admitted, sample_cap, reasons)
+    template = like
+    if like is None:
+        forms = [() if stacked else form(clients[i]) for i in admitted]
+        template = clients[admitted[forms.index(Counter(forms).most_common(1)[0][0])]]
+    return Admission(
+        matrix.scaled(magnitudes[fit]),
+        admitted,
+        used,
+        claimed,
+        tuple(reasons),
+        template,
+        _dtypes(leaves, [0] if stacked else admitted.tolist()),
+        magnitudes[fit] if ordinary[fit].all() else None,
+        seen if ordinary[fit].all() else None,
+        fit,
+    )
+
+
+def _clients(updates: object) -> Sequence[Any]:
+    """The updates one by one, whatever they came in."""
+    if isinstance(updates, Mapping):
+        raise TypeError("updates must be an array or a list with one update per client. Pass list(updates.values()).")
+    if is_dask(updates):
+        from fedhold.updates.cluster import require_blocks
+
+        require_blocks(updates)
+    if is_array(updates):
+        shape = tuple(updates.shape)  # type: ignore[attr-defined]
+        if len(shape) < 2:
+            raise ValueError(
+                f"updates must have one row per client, got shape {shape}. Pass an (m, d) array; for one number per client, "
+                "updates.reshape(-1, 1)."
+            )
+        if kind(updates) not in AGGREGABLE:
+            raise TypeError(f"updates of dtype {kind(updates)} cannot be aggregated. Pass floats or integers.")
+    elif not isinstance(updates, list | tuple):
+        raise TypeError(f"updates are a {type(updates).__name__}. Pass an array or a list with one update per client.")
+    if len(updates) == 0:  # type: ignore[arg-type]
+        raise ValueError("updates holds no clients. Keep the current model for this round.")
+    return updates  # type: ignore[return-value]
+
+
+def _flattened(clients: Sequence[Any], reasons: list[str]) -> list[list[Leaf] | None]:
+    out: list[list[Leaf] | None] = []
+    for i, update in enumerate(clients):
+        try:
+            leaves = _readable(update)
+            if any(is_dask(leaf.array) for leaf in leaves):
+                raise TypeError("a Dask array of its own; those of all clients make one, dask.array.stack(updates)")
+            out.append(leaves)
+        except Exception as problem:  # whatever an object that a client sent raises is that client's affair
+            reasons[i] = f"{problem}"[:200] or type(problem).__name__
+            out.append(None)
+    return out
+
+
+def _readable(update: object) -> list[Leaf]:
+    """The arrays of an update, in host memory where they can be."""
+    leaves = flatten(update)
+    for leaf in leaves:
+        if kind(leaf.array) not in AGGREGABLE:
+            raise TypeError(f"dtype {kind(leaf.array)} is neither float nor integer")
+    return [Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
+
+
+def _expected(leaves: list[list[Leaf] | None], like: object | None) -> Signature:
+    """The structure to ask of everyone: that of `like`, or the one most clients share."""
+    if like is not None:
+        expected = signature(_template(like, "like"))
+    else:
+        ranking = Counter(signature(own) for own in leaves if own is not None).most_common(2)
+        if not ranking:
+            return ()
+        if len(ranking) == 2 and ranking[0][1] == ranking[1][1]:
+            raise ValueError(
+                f"updates come in structures that equally many clients share ({describe(ranking[1][0], ranking[0][0])}). "
+                "Pass like=<one update>, such as the model you sent, to say which is right."
+            )
+        expected = ranking[0][0]
+    if sum(int(np.prod(shape)) for _, shape, _ in expected) == 0:
+        raise ValueError("updates hold no numbers: every array is empty. Pass updates with at least one number.")
+    return expected
+
+
+def _claimed(samples: ArrayLike | None, m: int) -> Vector:
+    if samples is None:
+        return np.ones(m)
+    if isinstance(samples, list | tuple):  # claims one by one: a liar's "many" must not cost the others the round
+        samples = [_number(claim) for claim in samples]
+    claimed = np.asarray(samples)
+    if claimed.dtype.kind not in "iuf":
+        raise TypeError(f"samples must be numbers, got dtype {claimed.dtype}. Pass one n_i per client, or None.")
+    if claimed.shape != (m,):
+        raise ValueError(f"samples have shape {claimed.shape} for {m} clients. Pass {m} numbers, one n_i per client.")
+    return claimed.astype(np.float64)
+
+
+def _number(claim: object) -> float:
+    """A claim as a float; NaN where it is no number."""
+    claim = claim.item() if hasattr(claim, "item") and np.size(claim) == 1 else claim  # type: ignore[arg-type]
+    if isinstance(claim, bool) or not isinstance(claim, Real):
+        return np.nan
+    try:
+        return float(claim)
+    except OverflowError:
+        return np.inf
+
+
+def _capped(claimed: Vector, admitted: NDArray[np.intp], sample_cap: float | None, reasons: list[str]) -> Vector:
+    """n_i, none beyond sample_cap times the median of the admitted clients'."""
+    used = claimed[admitted]
+    if sample_cap is None:
+        return used
+    if positive(sample_cap, "sample_cap", infinite=True) < 1:
+        raise ValueError(
+            f"sample_cap must be at least 1, got {sample_cap}: it is a multiple of the median n_i. Pass 3, or None to trust."
+        )
+    limit = sample_cap * float(np.median(used))
+    for i in admitted[used > limit].tolist():
+        reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
+    return np.minimum(used, limit)
+
+
+def _someone(left: NDArray[np.intp], reasons: list[str], hint: str = "") -> None:
+    if len(left) == 0:
+        first = Counter(reasons).most_common(1)[0]
+        raise ValueError(
+            f"all {len(reasons)} clients were rejected; {first[1]} of them because: {first[0]}. Keep the current model.{hint}"
+        )
+
+
+def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np.intp]) -> tuple[Source, ...]:
+    """One source per array of the model. A stacked array stays one array; lists keep only the sound clients."""
+    if is_dask(updates):
+        from fedhold.updates.cluster import source_of
+
+        return (source_of(updates),)
+    if is_array(updates):
+        array = host(updates)
+        size = count(array) // len(array)
+        if array.ndim > 2 and isinstance(array, np.ndarray) and not array.flags.c_contiguous:
+            return (Source.of([array[i] for i in sound], size),)  # to flatten it whole would be a copy
+        return (Source.of(array if array.ndim == 2 else array.reshape(len(array), size), size),)
+    chosen = [own for i in sound if (own := leaves[i]) is not None]
+    return tuple(Source.of([own[k].array for own in chosen], count(chosen[0][k].array)) for k in range(len(chosen[0])))
+
+
+def _kind_of(updates: object) -> type[Updates]:
+    if not is_dask(updates):
+        return Updates
+    from fedhold.updates.cluster import ClusterUpdates  # here, so that Dask is imported by those who use it
+
+    return ClusterUpdates
+
+
+def _dtypes(leaves: list[list[Leaf] | None], admitted: list[int]) -> list[str]:
+    """For each array of the model the dtype that most admitted clients sent it in."""
+    chosen = [own for i in admitted if (own := leaves[i]) is not None]
+    return [Counter(dtype_name(own[k].array) for own in chosen).most_common(1)[0][0] for k in range(len(chosen[0]))]

@@ -1,0 +1,283 @@
+"""Updates on disk: arrays in .npy and .safetensors files, read a part at a time.
+
+Read, not mapped: mapped pages count as resident memory, and a file cut short under a map ends the process. No file stays
+open, so there may be more clients than a process may open files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from fedhold.errors import listed
+
+__all__ = ["CODES", "DamagedFileError", "StoredArray", "forgiving", "open_update", "open_updates", "opened", "paths_of"]
+
+CODES = {
+    **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16"},
+    **{"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"},
+}
+"""The dtypes of .safetensors that we read, in NumPy's codes."""
+
+LONGEST_HEADER = 2**22  # bytes: tens of thousands of arrays. More would cost memory before a client is known
+MOST_AXES, LONGEST_AXIS = 32, 2**48  # beyond these NumPy has no arrays
+KINDS = (".npy", ".safetensors")
+
+Told = Callable[[int], None]
+"""Called with the number of bytes that were read, from whichever thread read them."""
+Result = TypeVar("Result")
+
+
+class DamagedFileError(ValueError):
+    """A file that does not hold what it says. Among updates it stands for its client, who is then rejected."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}. Write the file anew, or leave it out.")
+        self.path, self.reason = path, reason
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a file: where its numbers begin, their shape, and NumPy's code for them (or 'bfloat16', which it lacks).
+
+    stamp    size and time of the file when it was opened: whatever was written since is not what was admitted
+    on_read  is told how many bytes were read, each time
+    """
+
+    path: Path
+    offset: int
+    shape: tuple[int, ...]
+    code: str
+    stamp: tuple[int, int]
+    on_read: Told | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def dtype(self) -> str:
+        """The name of the dtype, in the machine's byte order."""
+        return self.code if self.code == "bfloat16" else np.dtype(self.code).newbyteorder("=").name
+
+    @property
+    def stand_in(self) -> NDArray[Any]:
+        """Zeros of this shape and dtype that take no memory; float32 for bfloat16."""
+        return np.broadcast_to(np.zeros((), "float32" if self.code == "bfloat16" else self.dtype), self.shape)
+
+    def read(self, start: int, out: NDArray[Any]) -> None:
+        """Fill `out`, of one axis, with the numbers from `start` on."""
+        stored = np.dtype("<u2" if self.code == "bfloat16" else self.code)
+        direct = out.dtype == stored and out.flags.c_contiguous
+        raw = out if direct else np.empty(len(out), stored)
+        self._fill(raw.view(np.uint8).data, self.offset + start * stored.itemsize)
+        if self.code == "bfloat16":  # the upper half of a float32
+            out[:] = np.left_shift(raw, 16, dtype=np.uint32).view(np.float32)
+        elif not direct:
+            out[:] = raw
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """The whole array in memory, where somebody asks for that."""
+        if copy is False:
+            raise ValueError(f"{self.path} is on disk: an array of it is a copy. Leave copy=False out.")
+        numbers = np.empty(prod(self.shape), self.stand_in.dtype)
+        self.read(0, numbers)
+        return numbers.reshape(self.shape).astype(dtype or numbers.dtype, copy=False)
+
+    def _fill(self, buffer: memoryview, offset: int) -> None:
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                if _stamp(file) != self.stamp:
+                    raise DamagedFileError(self.path, "it has changed since it was opened")
+                file.seek(offset)
+                done = 0
+                while done < len(buffer):
+                    got = file.readinto(buffer[done:])
+                    if not got:
+                        raise DamagedFileError(self.path, "it ends before its numbers do")
+                    done += got
+                if hasattr(os, "posix_fadvise"):  # the disk goes on to what comes next while we reckon
+                    os.posix_fadvise(file.fileno(), offset + done, done, os.POSIX_FADV_WILLNEED)
+        except OSError as problem:
+            raise DamagedFileError(self.path, f"it cannot be read: {problem.strerror}") from None
+        if self.on_read is not None:
+            self.on_read(len(buffer))
+
+
+def open_update(path: str | os.PathLike[str], *, on_read: Told | None = None) -> StoredArray | dict[str, StoredArray]:
+    """The array of a .npy file, or the arrays of a .safetensors file by name; their numbers stay on disk.
+
+    Raises DamagedFileError where the file is not what its header says, or holds what cannot be aggregated.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in KINDS:
+        raise ValueError(f"{path} is neither .npy nor .safetensors. Pass files that numpy.save or safetensors wrote.")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is no file. Pass paths of .npy or .safetensors files that exist.")
+    try:
+        with path.open("rb") as file:
+            stamp = _stamp(file)
+            if path.suffix.lower() == ".npy":
+                return StoredArray(path, *_npy(file, path, stamp[0]), stamp, on_read)
+            tensors = _safetensors(file, path, stamp[0])
+            return {name: StoredArray(path, *where, stamp, on_read) for name, where in tensors.items()}
+    except OSError as problem:
+        raise DamagedFileError(path, f"it cannot be read: {problem.strerror}") from None
+
+
+def open_updates(
+    source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, on_read: Told | None = None
+) -> list[Any]:
+    """One update per file: of a directory, sorted by name; or of the paths given, in their order.
+
+    A damaged file stands in the list as a DamagedFileError, for which `aggregate` rejects that client alone.
+    """
+    paths = paths_of(source)
+    kinds = sorted({path.suffix.lower() for path in paths})
+    if len(kinds) > 1:
+        raise ValueError(
+            f"updates: files of several kinds ({listed(repr(kind) for kind in kinds)}). Pass a list of those to aggregate, "
+            "all .npy or all .safetensors."
+        )
+    return [_or_damaged(path, on_read) for path in paths]
+
+
+def paths_of(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files that `open_updates` opens, in its order."""
+    if isinstance(source, str | os.PathLike):
+        directory = Path(source)
+        if not directory.is_dir():
+            raise FileNotFoundError(
+                f"updates: there is no directory {str(source)!r}. Pass a directory of .npy or .safetensors files, one per "
+                "client, or a list of such files."
+            )
+        paths = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
+    else:
+        paths = [Path(path) for path in source]
+    if not paths:
+        raise ValueError(f"updates: {source} holds no files. Pass .npy or .safetensors files, one per client.")
+    return paths
+
+
+def opened(updates: Any) -> Any:
+    """Paths as what their files hold; anything else as it is.
+
+    Strings in a list are no paths: they are what clients sent, and no client may choose which files are read.
+    """
+    if isinstance(updates, StoredArray):
+        raise TypeError("updates are a single file. Pass a directory, or a list with one file per client.")
+    several = isinstance(updates, list | tuple) and updates and all(isinstance(path, os.PathLike) for path in updates)
+    return open_updates(updates) if several or isinstance(updates, str | os.PathLike) else updates
+
+
+def forgiving(updates: Any, call: Callable[[Any], Result]) -> Result:
+    """call(updates); where a file turns out to be damaged on the way, once more with its client marked as such."""
+    while True:
+        try:
+            return call(updates)
+        except DamagedFileError as problem:
+            if not any(problem.path in _paths(update) for update in updates):
+                raise
+            updates = [problem if problem.path in _paths(update) else update for update in updates]
+
+
+def _paths(update: object) -> set[Path]:
+    parts = update.values() if isinstance(update, dict) else [update]
+    return {part.path for part in parts if isinstance(part, StoredArray)}
+
+
+def _or_damaged(path: Path, on_read: Told | None) -> Any:
+    try:
+        return open_update(path, on_read=on_read)
+    except DamagedFileError as problem:
+        return problem
+
+
+def _stamp(file: Any) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
+
+
+Where = tuple[int, tuple[int, ...], str]
+"""Offset in the file, shape, code."""
+
+
+def _npy(file: BinaryIO, path: Path, size: int) -> Where:
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    try:
+        shape, fortran, dtype = readers[np.lib.format.read_magic(file)](file)
+    except Exception:  # a header is a Python literal: what hostile ones raise cannot be listed
+        raise DamagedFileError(path, "its header is not that of a .npy file") from None
+    if dtype.kind not in "fiu":
+        raise DamagedFileError(path, f"dtype {dtype} is neither float nor integer")
+    if fortran:
+        raise DamagedFileError(
+            path, "it is in Fortran order; numpy.ascontiguousarray gives the order that is read here"
+        )
+    begin = file.tell()
+    if not _sound(shape) or begin + prod(shape) * dtype.itemsize != size:
+        raise DamagedFileError(
+            path, f"{size - begin:,} bytes of numbers, where its header says shape {shape} of {dtype}"
+        )
+    return begin, shape, dtype.str
+
+
+def _safetensors(file: BinaryIO, path: Path, size: int) -> dict[str, Where]:
+    length = int.from_bytes(file.read(8), "little")
+    if length > LONGEST_HEADER:
+        raise DamagedFileError(path, f"a header of {length:,} bytes; {LONGEST_HEADER:,} are the most that is read here")
+    begin = 8 + length
+    if begin > size:
+        raise DamagedFileError(path, f"{size:,} bytes, where its header alone has {begin:,}")
+    try:
+        header = json.loads(file.read(length).decode(), object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError):
+        raise DamagedFileError(path, "its header is not JSON, or names something twice") from None
+    if not isinstance(header, dict):
+        raise DamagedFileError(path, "its header is not that of a .safetensors file")
+    header.pop("__metadata__", None)
+    spans = {name: _span(path, name, entry) for name, entry in header.items()}
+    # As the format has it: the arrays fill the file one after the other, without gaps, and none lies over another.
+    end = 0
+    for first, last, _, _ in sorted(spans.values()):
+        if first != end:
+            raise DamagedFileError(path, f"its arrays overlap or leave a gap at byte {begin + end:,}")
+        end = last
+    if begin + end != size:
+        raise DamagedFileError(path, f"{size:,} bytes, where its header says {begin + end:,}")
+    return {name: (begin + first, shape, code) for name, (first, _, shape, code) in spans.items()}
+
+
+def _span(path: Path, name: str, entry: object) -> tuple[int, int, tuple[int, ...], str]:
+    """First and last byte, shape and code of one array, as its entry in the header says."""
+    entry = entry if isinstance(entry, dict) else {}
+    shape, offsets, dtype = entry.get("shape"), entry.get("data_offsets"), entry.get("dtype")
+    code = CODES.get(dtype) if isinstance(dtype, str) else None
+    if code is None:
+        raise DamagedFileError(path, f"dtype {dtype!s:.20} at [{name!r:.60}] is none of {listed(CODES)}")
+    itemsize = 2 if code == "bfloat16" else np.dtype(code).itemsize
+    whole = _sound(shape) and _sound(offsets) and len(offsets) == 2  # type: ignore[arg-type]
+    if not whole or offsets[1] - offsets[0] != prod(shape) * itemsize:  # type: ignore[index, arg-type]
+        raise DamagedFileError(
+            path, f"shape {shape!s:.60} of {dtype} at [{name!r:.60}] does not fit bytes {offsets!s:.60}"
+        )
+    return offsets[0], offsets[1], tuple(shape), code  # type: ignore[index, arg-type]
+
+
+def _sound(numbers: object) -> bool:
+    """Whether this is a list of what could be extents or offsets."""
+    return (
+        isinstance(numbers, list | tuple)
+        and len(numbers) <= MOST_AXES
+        and all(type(number) is int and 0 <= number < LONGEST_AXIS for number in numbers)
+    )
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a name twice")
+    return dict(pairs)

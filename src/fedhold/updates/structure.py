@@ -1,0 +1,123 @@
+"""The structure of one update: an array, or lists and dicts of arrays to any depth; and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count as counter
+from typing import Any
+
+from fedhold.kernels.arrays import Vector, from_host, is_array, kind
+from fedhold.updates.files import DamagedFileError, StoredArray
+
+__all__ = ["Leaf", "Path", "Signature", "count", "describe", "flatten", "form", "rebuild", "signature"]
+
+Path = tuple[Any, ...]
+Signature = tuple[tuple[Path, tuple[int, ...], str], ...]
+
+DEEPEST = 16  # deeper nests are a mistake or an attack, and would exhaust the stack
+MOST = 100_000  # parts; ten lists that hold the next ten times are 10**10 parts, and would exhaust our time
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of an update, and where it stands in it."""
+
+    path: Path
+    array: Any
+
+
+def flatten(update: object) -> list[Leaf]:
+    """The arrays of an update in a fixed order: dict keys sorted, so that key order never matters.
+
+    Raises TypeError, with a reason fit for a report, where something is neither an array nor a list or dict of them.
+    """
+    visited = counter()
+
+    def walk(part: object, path: Path) -> Iterator[Leaf]:
+        if next(visited) == MOST:
+            raise TypeError(f"more than {MOST:,} parts")
+        if is_array(part) or isinstance(part, StoredArray):
+            yield Leaf(path, part)
+            return
+        if isinstance(part, DamagedFileError):
+            raise TypeError(part.reason)
+        if len(path) == DEEPEST:
+            raise TypeError(f"nested deeper than {DEEPEST} levels")
+        if isinstance(part, Mapping):
+            for key in sorted(part, key=lambda key: (type(key).__name__, str(key))):
+                yield from walk(part[key], (*path, key))
+        elif isinstance(part, list | tuple):
+            for i, inner in enumerate(part):
+                yield from walk(inner, (*path, i))
+        else:
+            where = f" at {_describe_path(path)}" if path else ""
+            raise TypeError(f"{type(part).__name__}{where} is not an array")
+
+    return list(walk(update, ()))
+
+
+def form(update: object) -> object:
+    """What may differ between clients that send the same: kinds of containers, and the library of each array."""
+    if isinstance(update, Mapping):
+        return "dict", frozenset((key, form(part)) for key, part in update.items())
+    if isinstance(update, list | tuple):
+        return "tuple" if isinstance(update, tuple) else "list", tuple(map(form, update))
+    return type(update).__module__.partition(".")[0]
+
+
+def signature(leaves: list[Leaf]) -> Signature:
+    """What must be alike in all clients: paths, shapes and kinds of dtype."""
+    return tuple((leaf.path, tuple(leaf.array.shape), kind(leaf.array)) for leaf in leaves)
+
+
+def _describe_path(path: Path) -> str:
+    return "".join(f"[{part!r}]" for part in path)
+
+
+def describe(found: Signature, expected: Signature) -> str:
+    """The first way in which `found` differs from `expected`, in words."""
+    mine, theirs = ({path: rest for path, *rest in s} for s in (found, expected))
+    for path in theirs:
+        if path not in mine:
+            return f"misses {_describe_path(path) or 'the array itself'}"
+    for path in mine:
+        if path not in theirs:
+            return f"has an extra {_describe_path(path) or 'array'}"
+    for path, (shape, sort) in mine.items():
+        where = f" at {_describe_path(path)}" if path else ""
+        if shape != theirs[path][0]:
+            return f"shape {shape}{where}, expected {theirs[path][0]}"
+        if sort != theirs[path][1]:
+            return f"dtype of kind {sort}{where}, expected {theirs[path][1]}"
+    return "another structure"
+
+
+def rebuild(template: object, vector: Vector, dtypes: list[str]) -> Any:
+    """`vector` in the structure of `template`; its arrays take the dtypes of these names, in the order of `flatten`."""
+    offset = 0
+    built: dict[Path, Any] = {}
+    for leaf, dtype in zip(flatten(template), dtypes, strict=True):
+        size = count(leaf.array)
+        form_of = leaf.array.stand_in if isinstance(leaf.array, StoredArray) else leaf.array
+        built[leaf.path] = from_host(vector[offset : offset + size], form_of, dtype)
+        offset += size
+    return _fill(template, built, ())
+
+
+def _fill(template: object, built: dict[Path, Any], path: Path) -> Any:
+    if path in built:
+        return built[path]
+    if isinstance(template, Mapping):
+        return {key: _fill(part, built, (*path, key)) for key, part in template.items()}
+    assert isinstance(template, list | tuple)
+    parts = [_fill(part, built, (*path, i)) for i, part in enumerate(template)]
+    return tuple(parts) if isinstance(template, tuple) else parts
+
+
+def count(array: Any) -> int:
+    """Numbers in an array, in every library."""
+    total = 1
+    for extent in array.shape:
+        total *= int(extent)
+    return total

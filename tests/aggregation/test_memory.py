@@ -1,0 +1,39 @@
+"""Peak memory beside the input: under a quarter of it, in whatever form it came. `benchmarks/memory.py` tells how much."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from fedhold import aggregate
+
+M, D, F = 500, 25_450, 99  # the paper's federation: one matrix of all pairs in float64 is 4 % of it
+QUARTER = M * D  # bytes
+
+RULES = (
+    *("mean", "huber", "geometric_median", "median", f"trimmed_mean(f={F})", f"krum(f={F})", f"multi_krum(f={F})"),
+    *(f"bulyan(f={F})", f"nearest_neighbour_mixing(f={F}) | trimmed_mean(f={F})"),
+)
+
+
+@pytest.fixture(scope="module")
+def forms():
+    X = np.random.default_rng(0).standard_normal((M, D), dtype=np.float32)
+    X[: M // 5] += 2
+    broken = X.copy()
+    broken[-1] = np.nan
+    return {"matrix": X, "around an offset": X + 3, "list": list(X), "one rejected": broken}
+
+
+@pytest.mark.parametrize("form", ["matrix", "around an offset", "list", "one rejected"])
+@pytest.mark.parametrize("rule", RULES)
+def test_no_copy_of_the_input(forms, rule, form):
+    aggregate(forms[form], rule)  # once for what is imported and compiled
+    tracemalloc.start()
+    try:
+        result = aggregate(forms[form], rule)
+        if rule == "huber":
+            assert 0 < result.certificate.radius(F) < np.inf
+        assert tracemalloc.get_traced_memory()[1] < QUARTER
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,367 @@
+"""The report of an audit: whom it suspects, what its files hold, that hostile texts do nothing, and what a browser shows."""
+
+import base64
+import csv
+import dataclasses
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from audits import CAPPED, CLAIM, ESCAPES, LIARS, METRIC, NODES, SCRIPT, record, records
+from browser import probe_page
+from fedhold.audit.heatmap import ABSENT, EVALUATION, QUARANTINED, REJECTED, UNWEIGHED, WEIGHED, draw_ledger, states
+from fedhold.audit.numbers import metric_series, number_of
+from fedhold.audit.page import report_audit, write_audit
+from fedhold.audit.records import NodeRecord, append
+from fedhold.audit.suspects import FAR, judge_round, standings
+from fedhold.cli.app import app
+from fedhold.report.heatmap import SCALE
+from fedhold.report.untrusted import MOST, quoted, visible
+
+
+def audit(folder, rounds=None, name="audit.jsonl"):
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in records() if rounds is None else rounds:
+        append(folder / name, each)
+    return folder / name
+
+
+def one_round(*rows, k=1):
+    return dataclasses.replace(record(k), nodes=rows)
+
+
+def node(name, weight, samples=100, status="kept", phase="train"):
+    return NodeRecord(name, phase, status, weight=weight, samples=samples)
+
+
+def held(*rows):
+    return {name for name, seen in judge_round(one_round(*rows)).items() if seen.held}
+
+
+# Suspects
+
+
+def test_the_suspects_are_those_who_misbehaved():
+    ranked = standings(records())
+    assert [one.node for one in ranked if one.is_suspect] == LIARS
+    flipper, broken, evaluator = ranked[:3]
+    assert (flipper.asked, flipper.held, flipper.rejected, flipper.clipped) == (20, 20, 0, 20)
+    assert flipper.reasons == ((FAR, 20),)
+    assert flipper.share < 0.05
+    assert (broken.rejected, broken.share, broken.last_asked, broken.last_good) == (20, 0.0, 20, None)
+    assert broken.reasons == ((ESCAPES, 10), (SCRIPT, 10))
+    assert (evaluator.asked, evaluator.quarantined, evaluator.bad_evaluations, evaluator.rejected) == (15, 5, 15, 0)
+    assert ranked[3].suspicion == 0
+
+
+def test_few_or_many_samples_are_no_reason():
+    by_samples = [node("small", 0.02, 20), node("large", 0.58, 580), *(node(str(k), 0.1) for k in range(4))]
+    assert held(*by_samples) == set()
+    alike = [node("small", 0.2, 20), node("large", 0.2, 1000), *(node(str(k), 0.2) for k in range(3))]
+    assert held(*alike) == set()
+    assert held(*by_samples[1:], node("liar", 0.001, 20)) == {"liar"}
+
+
+def test_a_rule_that_picks_one_or_weighs_nobody_holds_nobody_down():
+    assert held(node("a", 1.0), *(node(str(k), 0.0, status="dropped") for k in range(5))) == set()
+    assert held(*(node(str(k), None, None) for k in range(5))) == set()
+
+
+def test_many_rejected_nodes_do_not_hide_the_held_down():
+    rejected = [node(f"r{k}", 0.0, None, "rejected") for k in range(9)]
+    assert held(*rejected, node("a", 0.5), node("b", 0.49), node("far", 0.01)) == {"far", *(f"r{k}" for k in range(9))}
+
+
+def test_an_evaluation_counts_also_without_training():
+    seen = judge_round(one_round(node("a", 0.5), node("b", None, None, "rejected", "evaluate")))["b"]
+    assert (seen.held, seen.status, seen.share) == (True, "not asked", None)
+
+
+@pytest.mark.parametrize(("times", "of", "suspect"), [(1, 1, True), (1, 2, False), (2, 3, True), (5, 10, False)])
+def test_suspects_are_held_down_in_more_than_half_of_their_rounds(times, of, suspect):
+    bad = [one_round(node("n", 0.0, None, "rejected"), k=k) for k in range(1, times + 1)]
+    good = [one_round(node("n", 1.0), k=k) for k in range(times + 1, of + 1)]
+    (one,) = standings([*bad, *good])
+    assert one.is_suspect == suspect
+    assert one.suspicion == times / (of + 1)
+
+
+def test_of_two_who_were_always_rejected_the_one_asked_more_comes_first():
+    rounds = [one_round(node("old", 0, None, "rejected"), k=k) for k in range(1, 5)]
+    rounds.append(one_round(node("new", 0, None, "rejected"), node("old", 0, None, "rejected"), k=5))
+    assert [one.node for one in standings(rounds)] == ["old", "new"]
+
+
+# Texts of clients
+
+
+def test_visible_leaves_nothing_to_act_on():
+    shown = visible(ESCAPES + "\ud800\u2028\u200f\x00")
+    assert shown.isprintable()
+    assert "\\x1b[31mred" in shown
+    assert "\\ud800" in shown
+    assert len(visible("\x1b" * 10_000)) <= MOST + 3
+    assert visible("naïve 数", encoding="ascii") == "na\\xefve \\u6570"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@sum", " =1", CLAIM])
+def test_no_cell_is_a_formula(text):
+    assert quoted(text).startswith("'")
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [(1, 1.0), (True, None), ("1", None), ([1.0], None), (float("nan"), None)]
+)
+def test_only_numbers_are_curves(value, number):
+    assert number_of(value) == number
+    assert number_of(-(10**400)) == -1.7976931348623157e308
+    series = metric_series([dataclasses.replace(record(1), metrics={"train": {"x": value}})])
+    assert series == ({} if number is None else {"x": {"train": {1: number}}})
+
+
+def test_hostile_texts_are_text(tmp_path):
+    page = write_audit(tmp_path, records(), title=SCRIPT, notes=[SCRIPT])
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<script") == 1  # the page's own
+    assert "<img" not in text
+    assert "<b>\\x1b" not in text
+    assert "&lt;script&gt;console.error(&#x27;reason&#x27;)&lt;/script&gt;" in text
+    assert "&lt;img src=x onerror=console.error(&#x27;metric&#x27;)&gt;" in text
+    for file in [page, *(tmp_path / "numbers").iterdir()]:
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", file.read_text(encoding="utf-8")), file
+    assert not re.search(r"(?m)(^|,)[=+@]", "".join(p.read_text("utf-8") for p in (tmp_path / "numbers").iterdir()))
+
+
+def test_a_flood_of_metrics_does_not_fill_the_page(tmp_path):
+    flood = {f"metric {k}": 1.0 for k in range(500)}
+    page = write_audit(tmp_path, [dataclasses.replace(record(1), metrics={"train": flood})], title="t")
+    assert page.read_text(encoding="utf-8").count('class="chart"') == 12 + 2
+    assert len(read(tmp_path / "numbers" / "metrics.csv")) == 500
+
+
+# Files
+
+
+def read(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_files_hold_the_numbers(tmp_path):
+    page, suspects = report_audit(audit(tmp_path / "run"), tmp_path / "out")
+    assert page == tmp_path / "out" / "report.html"
+    assert [one.node for one in suspects] == LIARS
+    folder = page.parent / "numbers"
+    assert {path.stem for path in folder.iterdir()} == {"rounds", "nodes", "suspects", "metrics", "claims"}
+    rounds, rows = read(folder / "rounds.csv"), read(folder / "nodes.csv")
+    assert [int(row["round"]) for row in rounds] == list(range(1, 21))
+    assert [row["round"] for row in rounds if row["outcome"] == "kept"] == ["7", "8"]
+    assert [row["certificate radius"] for row in rounds[:3]] == ["", "", "0.33333333"]
+    assert len(rows) == sum(len(each.nodes) for each in records())
+    assert sum(float(row["weight"]) for row in rows if row["round"] == "5" and row["weight"]) == pytest.approx(1)
+    assert [row["node"] for row in read(folder / "suspects.csv") if row["suspect"] == "True"] == LIARS
+    claims = {row["node"]: row for row in read(folder / "claims.csv")}
+    assert set(claims) == {NODES[1], CAPPED}
+    assert (claims[CAPPED]["rounds"], claims[CAPPED]["counted as"]) == ("20", "300")
+    assert float(claims[CAPPED]["largest or strangest claim"]) == 1e9
+    loss = [row for row in read(folder / "metrics.csv") if (row["phase"], row["metric"]) == ("evaluate", "loss")]
+    assert float(loss[4]["value"]) == pytest.approx(2.1 * np.exp(-5 / 8))
+
+
+def test_the_page_tells_the_run(tmp_path):
+    text = write_audit(tmp_path, records(), title="t").read_text(encoding="utf-8")
+    assert "only rejections count" not in text
+    for told in ("huber(threshold=automatic)", "in 2 of 20 rounds", "Radius for f = 2", "Proven in 18 of 20 rounds"):
+        assert told in text
+    assert re.search(r"<td>7-8</td><td[^>]*>2 good replies, 4 needed", text)
+    assert set(re.findall(r'(?:href|src)="([^"#]{0,10})', text)) == {"data:,", "data:image", ""}
+    assert not re.search(r"https?://|@import|url\(", text)
+
+
+def test_a_rule_without_weights_or_proof_has_a_page(tmp_path):
+    rows = [NodeRecord(name, "train", "kept") for name in NODES]
+    rounds = [dataclasses.replace(each, nodes=tuple(rows), certificate=None, metrics={}) for each in records(3)]
+    text = write_audit(tmp_path, rounds, title="t").read_text(encoding="utf-8")
+    assert "This rule proves no radius" in text
+    assert "took part, without a weight" in text
+    assert "only rejections count" in text
+    assert "Nobody." in text
+
+
+def test_rounds_in_which_nobody_answered_are_a_page(tmp_path):
+    page = write_audit(tmp_path, [one_round()], title="t")
+    assert "0 nodes. Suspects: nobody." in page.read_text(encoding="utf-8")
+
+
+def test_a_crowd_of_suspects_is_cut_short_on_the_screen(tmp_path):
+    rows = [node(str(10**18 + k), 0.0, None, "rejected") for k in range(30)]
+    done = run("report", audit(tmp_path, [one_round(*rows)]))
+    assert done.output.count("Suspect: node") == 10
+    assert "And 20 suspects more." in done.output
+    assert f"{10**18 + 4} and 25 more." in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+# The map
+
+
+def test_states_of_nodes_by_round():
+    rounds = [*records(20), one_round(node(NODES[5], None), k=21)]
+    codes, shares = states(rounds, NODES)
+    assert (codes[0, :20] == WEIGHED).all()
+    assert (codes[1, :20] == REJECTED).all()
+    assert (codes[2, :20] == [QUARANTINED if 9 <= k <= 13 else EVALUATION for k in range(1, 21)]).all()
+    assert codes[5, 20] == UNWEIGHED
+    assert (codes[:, 20] == ABSENT).sum() == len(NODES) - 1
+    assert (np.isnan(shares) == np.isin(codes, (REJECTED, QUARANTINED, UNWEIGHED, ABSENT))).all()
+    np.testing.assert_allclose(np.nanmean(shares[:, :20], axis=0), 1)
+
+
+def picture_of(drawn):
+    data = re.search(r"data:image/png;base64,([^\"]+)", drawn)[1]
+    return np.array(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGBA"))
+
+
+def test_the_map_has_a_pixel_per_cell_and_marks_above_it():
+    rounds = records()
+    drawn = draw_ledger(rounds, standings(rounds))
+    pixels = picture_of(drawn)
+    assert pixels.shape == (12, 20, 4)
+    assert (pixels[0, :, :3] == SCALE[0]).all()
+    assert (pixels[1, :, 3] == 0).all()
+    marks = dict(re.findall(r'<path class="(kept|quarantined)" d="([^"]+)"', drawn.partition('class="key"')[0]))
+    assert marks == {"kept": "M6 0H8v1H6z", "quarantined": "M8 2.4H13v0.2H8z"}
+    assert '<path class="rejected" d="M0 1H20v1H0z"/>' in drawn
+    cells = re.search(r'data-cells="([^"]+)"', drawn)[1].split()
+    assert [len(row) for row in cells] == [20] * 12
+    assert cells[1] == "x" * 20
+    assert cells[2] == "z" * 8 + "q" * 5 + "z" * 7
+
+
+def test_a_large_map_stays_small():
+    many = [str(10**18 + k) for k in range(510)]
+    rounds = [record(k, many) for k in range(1, 11)]
+    rounds = [dataclasses.replace(rounds[k % 10], round=k + 1) for k in range(410)]
+    drawn = draw_ledger(rounds, standings(rounds))
+    assert picture_of(drawn).shape == (500, 400, 4)
+    assert "Shown are the 500 most suspicious of 510 nodes." in drawn
+    assert "410 rounds as 400" in drawn
+    assert len(drawn) < 500_000
+
+
+# The command
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.mark.parametrize("named", ["file", "folder"])
+def test_report_knows_an_audit(tmp_path, named):
+    path = audit(tmp_path / "run")
+    done = run("report", path if named == "file" else path.parent)
+    assert done.exit_code == 0, done.output
+    assert f"Report: {path.parent / 'report.html'}" in done.output
+    assert all(f"Suspect: node {name}, held down" in done.output for name in LIARS)
+    assert "\x1b" not in done.output
+    again = run("report", path, "--out", tmp_path / "elsewhere")
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "elsewhere" / "report.html").read_bytes() == (path.parent / "report.html").read_bytes()
+
+
+def test_a_line_that_is_not_whole_is_said(tmp_path):
+    path = audit(tmp_path, records(4))
+    path.write_bytes(path.read_bytes()[:-50])
+    assert run("report", path).exit_code == 0
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "line 4 was not written to its end" in text
+    assert "3 rounds" in text
+
+
+def words(result):
+    return " ".join(re.sub(r"[│╭╮╰╯─|]", " ", result.output).split())
+
+
+def test_what_is_no_audit_is_an_error(tmp_path):
+    (tmp_path / "no.jsonl").write_text("not this\n", encoding="utf-8")
+    (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
+    for name, told in {
+        "no.jsonl": "is not JSON: no audit.",
+        "empty.jsonl": "holds no finished round yet",
+        "nowhere.jsonl": "does not exist. A strategy writes it",
+        "": "holds 2 audits: empty.jsonl, no.jsonl. Name one of them.",
+    }.items():
+        done = run("report", tmp_path / name)
+        assert done.exit_code == 2
+        assert told in words(done)
+
+
+# A real browser
+
+LOOK = """
+const look = frame => {
+  const page = frame.contentDocument, box = part => part.getBoundingClientRect();
+  const pen = Object.assign(document.createElement("canvas"), {width: 20, height: 12}).getContext("2d");
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(page.querySelector("image.heat"), 0, 0, 20, 12);
+  const pixels = pen.getImageData(0, 0, 20, 12).data;
+  const area = page.querySelector(".cells"), at = box(area), readout = page.querySelector(".readout");
+  const point = (row, column) => {
+    const place = {clientX: at.left + at.width * (column + 0.5) / 20, clientY: at.top + at.height * (row + 0.5) / 12};
+    area.dispatchEvent(new PointerEvent("pointermove", place));
+    return readout.textContent;
+  };
+  const [suspects] = [...page.querySelectorAll("section")].filter(part => part.querySelector("#suspects"));
+  return {
+    width: page.documentElement.scrollWidth,
+    scripts: page.querySelectorAll("script").length,
+    images: page.querySelectorAll("img").length,
+    cells: Array.from({length: 240}, (_, k) => pixels[4 * k + 3] === 255),
+    drawn: ["rejected", "quarantined", "kept"].map(name => {
+      const size = page.querySelector(`.sheet .${name}`).getBBox(); return [size.width, size.height]; }),
+    colours: ["rejected", "quarantined"].map(name => getComputedStyle(page.querySelector(`.sheet .${name}`)).fill),
+    names: [...page.querySelectorAll("div.side span")].map(name => [name.textContent, box(name).top - at.top, name.className]),
+    rowHeight: at.height / 12,
+    readouts: [point(0, 0), point(1, 3), point(2, 9), point(2, 19)],
+    suspects: [...suspects.querySelector(".scroll").querySelectorAll("tbody tr")].map(row => row.innerText),
+    lines: [...page.querySelectorAll(".chart")].map(chart =>
+      [...chart.querySelectorAll(".plot .line")].filter(path => path.getTotalLength() > 0).length),
+    captions: [...page.querySelectorAll(".chart figcaption")].map(caption => caption.textContent),
+    outside: [...page.querySelectorAll(".plot text, .legend span, .rounds span, .key span, .side span, h1, h2, figcaption")]
+      .filter(text => box(text).left < 0 || box(text).right > frame.clientWidth).map(text => text.textContent),
+  };
+};
+"""
+
+
+def test_a_browser_shows_the_audit(tmp_path):
+    page = write_audit(tmp_path, records(), title="An <audit>")
+    codes, _ = states(records(), [one.node for one in standings(records())])
+    cells = np.isin(codes, (WEIGHED, EVALUATION)).ravel().tolist()
+    for width, seen in probe_page(page, LOOK).items():
+        assert seen["width"] <= width
+        assert (seen["scripts"], seen["images"]) == (1, 0)
+        assert seen["cells"] == cells
+        assert seen["drawn"] == [[20, 1], pytest.approx([5, 0.2]), [2, 1]]
+        assert len(set(seen["colours"])) == 2
+        assert [kind for _, _, kind in seen["names"]] == ["suspect"] * 3 + [""] * 9
+        for row, (_, top, _) in enumerate(seen["names"]):
+            assert top == pytest.approx(row * seen["rowHeight"], abs=1)
+        assert seen["readouts"] == [
+            f"Node {NODES[0]}, round 1: weight 0.00 of an equal share.",
+            f"Node {NODES[1]}, round 4: reply rejected.",
+            f"Node {NODES[2]}, round 10: in quarantine.",
+            f"Node {NODES[2]}, round 20: only its evaluation rejected.",
+        ]
+        assert len(seen["suspects"]) == 3
+        for name, told, text in zip(LIARS, (FAR, SCRIPT, "a metric that is not finite"), seen["suspects"], strict=True):
+            assert name in text
+            assert told in text
+        assert seen["captions"] == ["loss", METRIC, "accuracy", "Radius for f = 2", "Seconds per round"]
+        assert seen["lines"] == [2, 1, 1, 1, 2]
+        assert seen["outside"] == []

@@ -1,0 +1,188 @@
+"""The command line: what it prints, and how it fails."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedhold import MIXING, RULES, __version__, aggregate
+from fedhold.cli.app import app
+from fedhold.lab.attacks import ATTACKS
+from fedhold.lab.partition import PARTITIONS
+from fedhold.lab.story import LIES, TURNS, judge, scene
+from fedhold.lab.world import DATA
+from fedhold.spec import THRESHOLDS
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200", "NO_COLOR": "1"}, prog_name="fedhold")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def words(result):
+    """The output on one line; some versions of typer draw errors in a box."""
+    return " ".join(re.sub(r"[│╭╮╰╯─|]", " ", result.output).split())
+
+
+def test_round_in_a_process_of_its_own():
+    done = subprocess.run(
+        [sys.executable, "-m", "fedhold", "round"], capture_output=True, text=True, encoding="utf-8", timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for told in ("mean", "median", "krum", "huber", "rejected", "clipped", "recall", "Proven"):
+        assert told in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_round_prints_in_ascii_where_it_must():
+    done = subprocess.run(
+        [sys.executable, "-m", "fedhold", "round", "--clients", "10", "--liars", "2"],
+        capture_output=True,
+        env={"PYTHONIOENCODING": "ascii"},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+
+
+def test_same_seed_same_words():
+    first, again, other = (
+        re.sub(r"[\d.]+ ms", "", words(run("round", "--clients", "20", "--liars", "4", "--seed", seed)))
+        for seed in "112"
+    )
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(("clients", "liars"), [(3, 0), (3, 1), (5, 2), (21, 10), (60, 20)])
+def test_round_of_any_size(clients, liars):
+    result = run("round", "--clients", str(clients), "--liars", str(liars))
+    assert result.exit_code == 0
+    assert ("refused: krum needs m >= 2f + 3" in result.output) == (clients < 2 * liars + 3 + rejected(liars))
+
+
+def rejected(liars):
+    return sum(TURNS[turn % len(TURNS)] in ("nan", "shape") for turn in range(liars))
+
+
+def test_the_story_the_demo_tells():
+    told = scene()
+    mean, median, krum, huber = judge(told)
+    assert len(told.liars) == 20
+    assert set(told.lies) == {"", *LIES}
+    assert told.off(mean.result.value) > 1e6
+    assert krum.liars_weight(told) == 1.0  # it follows the colluders
+    assert told.off(huber.result.value) < told.off(median.result.value) < told.off(krum.result.value)
+    low = np.flatnonzero(huber.pulls() < 0.5)
+    assert {told.lies[i] for i in low} == set(LIES) - {"collude"}
+    assert len(low) == 20 - told.lies.count("collude")
+    assert told.moved(huber.result) < huber.result.certificate.radius(20) / told.spread
+    assert huber.result.clients == aggregate(told.updates, samples=told.samples).clients
+
+
+COMMANDS = "aggregate, bench, demo, list, report, reproduce, round, run, watch"
+LISTED_NAMES = (*RULES, *MIXING, *THRESHOLDS, *ATTACKS, *DATA, *PARTITIONS)
+
+
+def test_list():
+    printed = run("list").output
+    assert not [name for name in LISTED_NAMES if name not in printed]
+    assert "Keep the client closest to its neighbours." in printed
+    assert "threshold='automatic'" in printed
+    assert "start=1.0, stop=0.0001" in printed
+    assert "alpha=0.5" in printed
+
+
+@pytest.mark.parametrize("name", LISTED_NAMES)
+def test_list_one(name):
+    result = run("list", name)
+    assert result.exit_code == 0
+    assert result.output.startswith(f"{name}(")
+    assert not [ours for ours in ("geometry", "knowledge", "labels", "rng") if ours in result.output.splitlines()[0]]
+
+
+def test_version():
+    assert run("--version").output == f"fedhold {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",)])
+def test_help_names_the_commands(arguments):
+    printed = run(*arguments).output
+    assert "round" in printed
+    assert "list" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["dmeo"], f"unknown command 'dmeo'. Did you mean 'demo'? Known: {COMMANDS}."),
+        (["frobnicate"], f"unknown command 'frobnicate'. Known: {COMMANDS}."),
+        (["list", "krumm"], "unknown name 'krumm'. Did you mean 'krum'?"),
+        (["round", "--client", "3"], "--clients"),
+        (["round", "--liars", "50"], "met clients = 100, liars = 50. Lower liars to 49, or raise clients to 101."),
+        (["round", "--clients", "2"], "clients must be at least 3, got 2."),
+        (["round", "--seed", "-1"], "seed must be at least 0, got -1."),
+        (["round", "--liars", "many"], "--liars"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_to_do(arguments, told):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert told in words(result)
+    assert "Traceback" not in result.output
+
+
+GRID = """
+data = "synthesized"
+rule = ["mean", "huber"]
+attack = "sign_flip"
+epsilon = 0.2
+m = 20
+rounds = 3
+[options]
+samples = 200
+d = 5
+"""
+
+
+def test_run_then_report(tmp_path):
+    (tmp_path / "grid.toml").write_text(GRID)
+    ran = run("run", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out"), "--jobs", "1")
+    assert ran.exit_code == 0, ran.output
+    assert "sign_flip, epsilon 0.2" in words(ran)
+    assert (tmp_path / "out" / "report.html").is_file()
+    (tmp_path / "out" / "report.html").unlink()
+    again = run("report", str(tmp_path / "out"))
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_demo_trains_and_reports(tmp_path, monkeypatch):
+    import fedhold.lab.demo
+
+    monkeypatch.setattr(fedhold.lab.demo, "ROUNDS", 2)
+    shown = run("demo", "--out", str(tmp_path), "--jobs", "1")
+    assert shown.exit_code == 0, shown.output
+    for told in ("ONE ROUND", "2 ROUNDS", "trimmed_mean_attack", "Huber held", "report.html"):
+        assert told in shown.output
+    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["reproduce", "fig7"], "unknown part of the paper 'fig7'"),
+        (["run", "nowhere.toml"], "nowhere.toml does not exist. Start from examples/grid.toml."),
+        (["report", "nowhere"], "no results in nowhere"),
+        (["report", "nowhere.jsonl"], "nowhere.jsonl does not exist. A strategy writes it"),
+    ],
+)
+def test_errors_of_the_experiments(arguments, told):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert told in words(result)

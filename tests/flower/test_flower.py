@@ -1,0 +1,448 @@
+"""The strategy in a whole run: rules, weights, dtypes, sampling, waiting, audit and quarantine."""
+
+import inspect
+import json
+import logging
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import FedAvg
+
+from fedhold import RULES, aggregate
+from fedhold.audit.records import STATUSES, read
+from fedhold.flower import Quarantine, RobustStrategy, Ward, offenders
+from flower_grid import FIRST, SILENT, LocalGrid, client_app, model, pull, reply_with
+from flower_liars import with_arrays, with_metrics
+
+M = 10
+README = Path(__file__).parents[2] / "README.md"
+NAN = with_arrays(lambda a: {"w": a["w"] * np.nan})
+FAR = with_arrays(lambda a: {"w": a["w"] - 50})
+GIVEN = {"f": 2, "radius": 1.0}
+EVERY_RULE = [
+    f"{name}({', '.join(f'{p}={GIVEN[p]}' for p in inspect.signature(rule).parameters if p in GIVEN)})"
+    for name, rule in RULES.items()
+]
+
+
+def run(strategy, grid=None, arrays=None, rounds=1, **more):
+    return strategy.start(
+        grid or LocalGrid(client_app(), M), arrays or model(), num_rounds=rounds, timeout=0.02, **more
+    )
+
+
+def numbers(record):
+    return {key: array.numpy() for key, array in record.items()}
+
+
+# Rules
+
+
+@pytest.mark.parametrize("rule", [rule.replace("bulyan(f=2)", "bulyan(f=1)") for rule in EVERY_RULE])
+def test_every_rule_learns(rule):
+    result = run(RobustStrategy(rule), rounds=3)
+    assert np.abs(result.arrays["w"].numpy() - 1).max() < 0.3
+    assert result.arrays["steps"].numpy() == 13
+    assert [result.evaluate_metrics_clientapp[t]["loss"] for t in (1, 3)] == pytest.approx([0.5, 0.125], abs=0.05)
+
+
+def test_a_round_is_aggregate_of_the_updates():
+    """Updates, not models: with `clipping` the two differ."""
+    arrays = ArrayRecord({"w": Array(np.full((3, 2), 5.0, np.float32))})
+    result = run(RobustStrategy("clipping(radius=2) | mean"), arrays=arrays)
+    w = np.full((3, 2), 5.0, np.float32)
+    updates = [0.5 * (pull(i, 1, (3, 2)) - w) for i in range(M)]
+    expected = aggregate(updates, "clipping(radius=2) | mean", samples=[50 + i for i in range(M)]).value
+    np.testing.assert_allclose(result.arrays["w"].numpy(), w + expected, rtol=1e-6)
+
+
+def test_centered_clipping_starts_from_its_last_aggregate():
+    rule = "centered_clipping(radius=0.1, iterations=1)"
+    w, last = np.zeros((3, 2), np.float32), None
+    for t in (1, 2, 3):
+        updates = [0.5 * (pull(i, t, (3, 2)) - w) for i in range(M)]
+        last = aggregate(updates, rule, start=last, samples=[50 + i for i in range(M)]).value
+        w = (w + last).astype(np.float32)
+    arrays = ArrayRecord({"w": Array(np.zeros((3, 2), np.float32))})
+    np.testing.assert_allclose(run(RobustStrategy(rule), arrays=arrays, rounds=3).arrays["w"].numpy(), w, rtol=1e-5)
+
+
+def test_mean_without_a_cap_is_fedavg():
+    ours = run(RobustStrategy("mean", sample_cap=None), rounds=2)
+    grid = LocalGrid(client_app(), M)
+    theirs = FedAvg().start(grid, model(counter=False), num_rounds=2)
+    np.testing.assert_allclose(ours.arrays["w"].numpy(), theirs.arrays["w"].numpy(), rtol=1e-5)
+    assert ours.train_metrics_clientapp[2]["loss"] == pytest.approx(theirs.train_metrics_clientapp[2]["loss"])
+    assert ours.evaluate_metrics_clientapp[2]["loss"] == pytest.approx(theirs.evaluate_metrics_clientapp[2]["loss"])
+
+
+def test_parameters_go_to_the_rule():
+    in_spec = run(RobustStrategy("trimmed_mean(f=3)"))
+    beside = run(RobustStrategy("trimmed_mean", parameters={"f": 3}))
+    np.testing.assert_array_equal(in_spec.arrays["w"].numpy(), beside.arrays["w"].numpy())
+
+
+def test_a_function_of_ones_own():
+    def first(geometry):
+        return np.eye(geometry.m)[0]
+
+    w = run(RobustStrategy(first)).arrays["w"].numpy()
+    np.testing.assert_allclose(w, 0.5 * pull(0, 1, (3, 2)), rtol=1e-6)
+
+
+def test_bad_arguments_are_told_at_once():
+    with pytest.raises(ValueError, match="Did you mean 'huber'"):
+        RobustStrategy("hubert")
+    with pytest.raises(TypeError, match="krum needs f"):
+        RobustStrategy("krum")
+    with pytest.raises(TypeError, match="fraction_trian"):
+        RobustStrategy(fraction_trian=0.5)
+    with pytest.raises(ValueError, match="byzantine must be at least 0"):
+        RobustStrategy(byzantine=-1)
+    with pytest.raises(ValueError, match="sample_cap must be at least 1"):
+        RobustStrategy(sample_cap=0.5)
+    with pytest.raises(ValueError, match="radius must be a number above 0"):
+        RobustStrategy("centered_clipping(radius=-1)")
+    with pytest.raises(TypeError, match="f must be an integer"):
+        RobustStrategy("krum", parameters={"f": 2.5})
+    assert RobustStrategy("bucketing(size=5) | krum(f=3)").rule.name == "bucketing(size=5) | krum(f=3)"
+
+
+def test_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"^```py\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    names = {"grid": LocalGrid(client_app(), M), "initial_arrays": model()}
+    exec(block.replace("num_rounds=100", "num_rounds=4"), names)
+    assert np.abs(names["result"].arrays["w"].numpy() - 1).max() < 0.2
+    assert len(read(tmp_path / "audit.jsonl")) == 4
+
+
+# Weights
+
+
+def test_claims_are_capped(tmp_path):
+    lie = with_metrics({"num-examples": 10**9})
+    run(RobustStrategy("mean", audit=tmp_path / "a.jsonl"), LocalGrid(client_app(), M, {3: lie}))
+    row = read(tmp_path / "a.jsonl")[0].nodes[3]
+    honest = [50 + i for i in range(M) if i != 3]
+    cap = 3 * np.median([*honest, 10**9])
+    assert row.claimed == 10**9
+    assert row.samples == cap
+    assert row.weight == pytest.approx(cap / (sum(honest) + cap))
+    assert "capped" in row.reason
+
+
+def test_another_key_for_the_weights():
+    grid = LocalGrid(client_app(), M, {i: with_metrics({"n": 1.0 if i else 1e3}) for i in range(M)})
+    w = run(RobustStrategy("mean", weighted_by_key="n", sample_cap=None), grid).arrays["w"].numpy()
+    np.testing.assert_allclose(w, 0.5 * pull(0, 1, (3, 2)), atol=2e-3)
+
+
+# Models
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.uint16, np.int64, np.bool_])
+def test_dtypes_of_a_model(dtype):
+    """In a model without floats the integers make the geometry."""
+    like = np.array([[0, 1], [1, 0]], dtype)
+
+    def sends(add):
+        def reply(message, _):
+            new = ~like if dtype is np.bool_ else (like + np.asarray(add)).astype(dtype)
+            return reply_with(message, {"x": new, "empty": np.empty((0, 4), dtype)}, {"num-examples": 5})
+
+        return reply
+
+    arrays = ArrayRecord({"x": Array(like), "empty": Array(np.empty((0, 4), dtype))})
+    grid = LocalGrid(lambda message, _: message, 5, {i: sends(2 if i < 4 else 100) for i in range(5)})
+    result = numbers(run(RobustStrategy("median", fraction_evaluate=0.0), grid, arrays).arrays)
+    np.testing.assert_array_equal(result["x"], ~like if dtype is np.bool_ else like + 2)
+    assert result["x"].dtype == dtype
+    assert result["empty"].shape == (0, 4)
+    assert result["empty"].dtype == dtype
+
+
+def test_a_client_may_reckon_in_other_floats(tmp_path):
+    wide = with_arrays(lambda a: {"w": np.asfortranarray(a["w"].astype(">f8"))})
+    plain = run(RobustStrategy("mean"))
+    mixed = run(RobustStrategy("mean", audit=tmp_path / "a"), LocalGrid(client_app(), M, {3: wide}))
+    np.testing.assert_allclose(mixed.arrays["w"].numpy(), plain.arrays["w"].numpy(), rtol=1e-6)
+    assert mixed.arrays["w"].numpy().dtype == np.float32
+    assert all(row.status == "kept" for row in read(tmp_path / "a")[0].nodes if row.phase == "train")
+
+
+@pytest.mark.parametrize(
+    ("array", "told"),
+    [
+        (np.array([1j]), "dtype complex128"),
+        (np.array(["a"]), "dtype <U1"),
+        (np.array([np.nan]), "not finite"),
+        (np.empty(0), "holds no numbers"),
+    ],
+)
+def test_a_model_that_cannot_be_aggregated_is_an_error(array, told):
+    with pytest.raises((TypeError, ValueError), match=told):
+        run(RobustStrategy(), arrays=ArrayRecord({"x": Array(array)}))
+
+
+# Rounds with too few good replies
+
+
+@pytest.mark.parametrize(
+    ("rule", "bad", "told"),
+    [
+        ("huber", range(M), "none of 10 replies can be used"),
+        ("krum(f=2)", range(4), "krum needs m >= 2f \\+ 3; met m = 6"),
+    ],
+)
+def test_too_few_good_replies_keep_the_model(rule, bad, told, tmp_path, caplog):
+    grid = LocalGrid(client_app(), M, dict.fromkeys(bad, lambda *_: SILENT))
+    with caplog.at_level(logging.WARNING, "flwr"):
+        logging.getLogger("flwr").propagate = True
+        result = run(RobustStrategy(rule, audit=tmp_path / "a", fraction_evaluate=0.0), grid)
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), 0)
+    record = read(tmp_path / "a")[0]
+    assert record.outcome == "kept"
+    assert re.search(told, record.note)
+    assert any("keeps the model" in line for line in caplog.messages)
+    assert {int(row.node) - FIRST for row in record.nodes if row.status == "rejected"} == set(bad)
+
+
+def test_all_numbers_bad_keeps_the_model_and_blames_everyone(tmp_path):
+    grid = LocalGrid(client_app(), M, dict.fromkeys(range(M), NAN))
+    result = run(RobustStrategy(audit=tmp_path / "a"), grid, rounds=2)
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), 0)
+    for record in read(tmp_path / "a"):
+        assert record.outcome == "kept"
+        assert all(row.reason == "numbers that are not finite" for row in record.nodes if row.phase == "train")
+
+
+def test_an_aggregate_that_is_not_finite_is_not_taken(tmp_path, monkeypatch):
+    def broken(*args, **call):
+        done = aggregate(*args, **call)
+        return replace(done, value={key: array * np.nan for key, array in done.value.items()})
+
+    strategy = RobustStrategy(audit=tmp_path / "a")
+    monkeypatch.setattr("fedhold.flower.rounds.aggregate", broken)
+    result = run(strategy)
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), 0)
+    assert read(tmp_path / "a")[0].note == "the aggregate is not finite"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+def test_no_certificate_does_not_cost_the_round(tmp_path, monkeypatch, error):
+    """Numbers at the edge of float64 have made either of them come."""
+
+    def fails(_):
+        raise error("nothing can be proven")
+
+    monkeypatch.setattr("fedhold.account.Proof.certificate", fails)
+    run(RobustStrategy(audit=tmp_path / "a"))
+    record = read(tmp_path / "a")[0]
+    assert record.outcome == "aggregated"
+    assert record.certificate == {"f": 2, "radius": None}
+
+
+def test_waiting_for_nodes_ends():
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"needs 12 nodes .*met 10 after waiting 0.2 s. Start more SuperNodes"):
+        run(RobustStrategy(min_available_nodes=12, wait=0.2))
+    assert 0.2 <= time.monotonic() - began < 2
+
+
+def test_waits_until_nodes_are_there(monkeypatch):
+    grid = LocalGrid(client_app(), M)
+    looks = iter([1, 2])
+    monkeypatch.setattr(grid, "get_node_ids", lambda: grid.nodes[: next(looks, M)])
+    monkeypatch.setattr("fedhold.flower.nodes.LOOK", 0.01)
+    assert run(RobustStrategy(min_available_nodes=M, wait=5), grid).train_metrics_clientapp
+
+
+def test_nodes_gone_before_evaluation_do_not_cost_the_round(tmp_path):
+    grid = LocalGrid(client_app(), M)
+
+    def leave(_, honest):
+        grid.nodes = grid.nodes[:3]
+        return honest
+
+    grid.bad = {9: leave}
+    strategy = RobustStrategy(min_available_nodes=5, wait=0.05, audit=tmp_path / "a", checkpoint=tmp_path / "c")
+    with pytest.raises(TimeoutError):
+        run(strategy, grid, rounds=2)
+    assert [record.round for record in read(tmp_path / "a")] == [1]
+    grid.nodes, grid.bad = [FIRST + i for i in range(M)], {}
+    again = RobustStrategy(min_available_nodes=5, checkpoint=tmp_path / "c").resume(grid, num_rounds=2)
+    np.testing.assert_array_equal(again.arrays["w"].numpy(), run(RobustStrategy(), rounds=2).arrays["w"].numpy())
+
+
+# Sampling
+
+
+def test_sampling_depends_on_seed_and_round_only():
+    def asked(seed, order=1):
+        grid = LocalGrid(client_app(), 20)
+        grid.nodes = grid.nodes[::order]
+        run(RobustStrategy(fraction_train=0.5, fraction_evaluate=0.25, seed=seed), grid, rounds=3)
+        return grid.asked
+
+    assert asked(0) == asked(0, order=-1)
+    assert asked(0) != asked(1)
+    assert [(kind, t, len(who)) for kind, t, who in asked(0)] == [
+        (kind, t, size) for t in (1, 2, 3) for kind, size in (("train", 10), ("evaluate", 5))
+    ]
+    assert len({tuple(who) for kind, _, who in asked(0) if kind == "train"}) == 3
+
+
+def test_arguments_of_fedavg():
+    given = {"arrayrecord_key": "arrays", "configrecord_key": "config", "min_train_nodes": 7, "min_evaluate_nodes": 3}
+    grid = LocalGrid(client_app(), M)
+    average = lambda records, _: MetricRecord({"nodes": len(records)})  # noqa: E731
+    strategy = RobustStrategy(
+        fraction_train=0.1,
+        fraction_evaluate=0.0001,
+        evaluate_metrics_aggr_fn=average,
+        train_metrics_aggr_fn=average,
+        **given,
+    )
+    result = run(strategy, grid, train_config=ConfigRecord({"lr": 0.1}))
+    assert [len(who) for _, _, who in grid.asked] == [7, 3]
+    assert result.train_metrics_clientapp[1] == {"nodes": 7}
+    assert result.evaluate_metrics_clientapp[1] == {"nodes": 3}
+    assert set(inspect.signature(FedAvg.__init__).parameters) <= set(vars(strategy)) | {"self"}
+
+
+def test_functions_for_metrics_get_whole_replies():
+    seen = []
+
+    def average(records, key):
+        seen.append([(type(record["metrics"][key]), record["metrics"][key], set(record)) for record in records])
+        return MetricRecord({"nodes": len(records)})
+
+    grid = LocalGrid(client_app(), M, {3: with_metrics({"num-examples": 10**9})})
+    run(RobustStrategy(train_metrics_aggr_fn=average, evaluate_metrics_aggr_fn=average), grid)
+    for kind, keys in zip(seen, ({"arrays", "metrics"}, {"metrics"}), strict=True):
+        assert kind[0] == (int, 50, keys)
+        assert kind[3] == (float, 166.5, keys)
+
+
+def test_no_training_and_no_evaluation():
+    grid = LocalGrid(client_app(), M)
+    result = run(
+        RobustStrategy(fraction_train=0.0, fraction_evaluate=0.0), grid, evaluate_fn=lambda t, _: MetricRecord({"t": t})
+    )
+    assert grid.asked == []
+    assert result.evaluate_metrics_serverapp == {0: {"t": 0}, 1: {"t": 1}}
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), 0)
+
+
+def test_replies_need_the_round_they_belong_to():
+    with pytest.raises(RuntimeError, match="configure_train"):
+        RobustStrategy().aggregate_train(1, [])
+
+
+# The audit
+
+
+def test_the_audit_says_all_there_is(tmp_path):
+    path = tmp_path / "deep" / "audit.jsonl"
+    grid = LocalGrid(client_app(), M, {2: FAR, 5: NAN})
+    run(RobustStrategy(audit=path), grid, rounds=2, evaluate_fn=lambda t, _: MetricRecord({"t": t}))
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2]
+    assert all(line["format"] == 1 and line["rule"] == "huber" for line in lines)
+    first = read(path)[0]
+    assert first.outcome == "aggregated"
+    assert first.converged
+    assert first.certificate["f"] == 1  # a fifth of nine
+    assert 0 < first.certificate["radius"] < 1
+    assert first.metrics["server"] == {"t": 1}
+    assert set(first.metrics) == {"train", "evaluate", "server"}
+    assert 0 < first.seconds["aggregation"] < first.seconds["round"]
+    rows = {int(row.node) - FIRST: row for row in first.nodes if row.phase == "train"}
+    assert all(row.status in STATUSES for row in first.nodes)
+    assert rows[2].status == "clipped"
+    assert rows[2].distance > 50 * rows[2].threshold
+    assert rows[2].weight < 0.01
+    assert rows[5].status == "rejected"
+    assert sum(row.weight for row in rows.values()) == pytest.approx(1)
+    assert rows[3].claimed == rows[3].samples == 53
+    assert {record.run for record in read(path)} == {first.run}
+
+
+def test_a_half_written_line_is_left_out_and_told(tmp_path):
+    path = tmp_path / "a"
+    run(RobustStrategy(audit=path), rounds=2)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    told = []
+    assert [record.round for record in read(path, told.append)] == [1]
+    assert "line 2 was not written to its end" in told[0]
+    run(RobustStrategy(audit=path))  # another run goes on below the torn line
+    assert [record.round for record in read(path, told.append)] == [1]
+    assert "2 runs" in told[-1]
+
+
+@pytest.mark.parametrize("text", ["no audit", '{"some": "json"}', '{"format": 2}', '{"format": 1, "nodes": 3}', "[1]"])
+def test_another_file_is_no_audit(tmp_path, text):
+    path = tmp_path / "a"
+    path.write_text(text + "\n")
+    with pytest.raises(ValueError, match="line 1"):
+        read(path)
+
+
+# Quarantine
+
+
+def test_quarantine_leaves_offenders_out(tmp_path):
+    grid = LocalGrid(client_app(), M, {2: NAN, 5: FAR})
+    rule = Quarantine(strikes=2, window=3, rounds=3)
+    run(RobustStrategy(quarantine=rule, audit=tmp_path / "a"), grid, rounds=6)
+    asked = {t: who for kind, t, who in grid.asked if kind == "train"}
+    assert [t for t in asked if 2 in asked[t]] == [1, 2, 6]
+    assert [t for t in asked if 5 in asked[t]] == [1, 2, 6]
+    third = read(tmp_path / "a")[2]
+    left_out = {int(row.node) - FIRST for row in third.nodes if row.status == "quarantined"}
+    assert left_out == {2, 5}
+    evaluated = {t: who for kind, t, who in grid.asked if kind == "evaluate"}
+    assert 2 not in evaluated[4]
+
+
+def test_quarantine_is_off_by_default():
+    grid = LocalGrid(client_app(), M, {2: NAN})
+    run(RobustStrategy(), grid, rounds=4)
+    assert all(len(who) == M for _, _, who in grid.asked)
+
+
+def test_quarantine_leaves_enough_to_train():
+    grid = LocalGrid(client_app(), M, dict.fromkeys(range(6), NAN))
+    rule = Quarantine(strikes=1, window=1, rounds=5)
+    run(RobustStrategy(quarantine=rule, min_train_nodes=7, fraction_evaluate=0.0), grid, rounds=3)
+    assert [len(who) for _, _, who in grid.asked] == [10, 7, 7]
+
+
+def test_a_selecting_rule_accuses_nobody(tmp_path):
+    """Krum gives all but one client no weight."""
+    grid = LocalGrid(client_app(), M, {2: NAN})
+    rule = Quarantine(strikes=1, window=1, rounds=5)
+    run(RobustStrategy("krum(f=2)", quarantine=rule, audit=tmp_path / "a"), grid, rounds=2)
+    assert [int(node) - FIRST for node in offenders(read(tmp_path / "a")[0].nodes, 0.1)] == [2]
+    assert [len(who) for kind, _, who in grid.asked if kind == "train"] == [10, 9]
+
+
+def test_the_longest_in_quarantine_come_back_first():
+    ward = Ward(until={1: 10, 2: 12, 3: 11})
+    assert ward.out(5, [1, 2, 3, 4], least=1) == [1, 2, 3]
+    assert ward.out(5, [1, 2, 3, 4], least=2) == [2, 3]
+    assert ward.out(5, [1, 2, 3, 4], least=9) == []
+    assert Ward.from_json(json.loads(json.dumps(ward.to_json()))) == ward
+
+
+@pytest.mark.parametrize("bad", [{"strikes": 6, "window": 5}, {"share": 1.0}, {"rounds": 0}, {"strikes": 0}])
+def test_quarantine_refuses_nonsense(bad):
+    with pytest.raises(ValueError, match=r"met|at least"):
+        Quarantine(**bad)

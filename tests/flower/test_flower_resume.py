@@ -1,0 +1,148 @@
+"""Runs that were cut off: nothing is lost but the open round, and the bits are those of an uninterrupted run."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, MetricRecord
+
+from fedhold.audit.records import read
+from fedhold.flower import Quarantine, RobustStrategy
+from flower_grid import LocalGrid, client_app, model
+from flower_liars import with_arrays
+
+NAN = with_arrays(lambda a: {"w": a["w"] * np.nan})
+RULES = ["huber", "centered_clipping(radius=0.1)", "bucketing | median", "median_of_means(f=2)"]
+ROUNDS = 6
+
+
+class Killed(BaseException):
+    """As abrupt as it gets within one process: nothing of ours catches it."""
+
+
+def strategy(rule, folder, **more):
+    more = {"quarantine": Quarantine(strikes=2, window=2, rounds=2), "seed": 3, "fraction_train": 0.7, **more}
+    return RobustStrategy(rule, audit=folder / "audit.jsonl", checkpoint=folder / "run", **more)
+
+
+def grid(killed_in=None, phase="train"):
+    """Ten nodes, one of them bad; the server is killed in the given round."""
+
+    def deadly(message, honest):
+        kind, t = message.metadata.message_type, message.content["config"]["server-round"]
+        if kind == phase and t == killed_in:
+            raise Killed
+        return honest
+
+    return LocalGrid(client_app(), 10, {4: NAN, **{i: deadly for i in range(10) if i != 4}})
+
+
+def here(t, arrays):
+    return MetricRecord({"far": float(np.abs(arrays["w"].numpy() - 1).max()), "round": t})
+
+
+def same(one, other):
+    assert list(one.arrays) == list(other.arrays)
+    for key in one.arrays:
+        a, b = one.arrays[key].numpy(), other.arrays[key].numpy()
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        assert a.tobytes() == b.tobytes()
+    assert one.train_metrics_clientapp == other.train_metrics_clientapp
+    assert one.evaluate_metrics_clientapp == other.evaluate_metrics_clientapp
+    assert one.evaluate_metrics_serverapp == other.evaluate_metrics_serverapp
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_same_bits_after_a_kill(rule, tmp_path):
+    whole = strategy(rule, tmp_path / "whole").start(grid(), model(), ROUNDS, evaluate_fn=here)
+    cut = tmp_path / "cut"
+    for killed_in, phase in ((1, "train"), (2, "evaluate"), (5, "train")):  # one after the other, each in a new process
+        with pytest.raises(Killed):
+            strategy(rule, cut).resume(grid(killed_in, phase), model(), ROUNDS, evaluate_fn=here)
+    same(whole, strategy(rule, cut).resume(grid(), model(), ROUNDS, evaluate_fn=here))
+    one, other = read(tmp_path / "whole" / "audit.jsonl"), read(cut / "audit.jsonl")
+    assert [record.round for record in other] == list(range(1, ROUNDS + 1))
+    assert [record.nodes for record in one] == [record.nodes for record in other]
+    assert len({record.run for record in other}) == 1
+
+
+def test_start_then_resume_with_more_rounds(tmp_path):
+    whole = strategy("huber", tmp_path / "whole").start(grid(), model(), ROUNDS)
+    strategy("huber", tmp_path / "parts").start(grid(), model(), 2)
+    same(whole, strategy("huber", tmp_path / "parts").resume(grid(), num_rounds=ROUNDS))
+    unused = grid()
+    same(whole, strategy("huber", tmp_path / "parts").resume(unused, num_rounds=ROUNDS))
+    assert unused.asked == []
+
+
+def test_killed_while_it_writes(tmp_path, monkeypatch):
+    """Audit first, then the checkpoint: the round is told twice, and the later line counts."""
+    whole = strategy("huber", tmp_path / "whole").start(grid(), model(), 3)
+    cut, calls = tmp_path / "cut", []
+
+    def killed(path, data):
+        calls.append(path)
+        if len(calls) == 3:
+            path.with_name(".half").write_bytes(data[: len(data) // 2])
+            raise Killed
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedhold.flower.state.write_whole", killed)
+        with pytest.raises(Killed):
+            strategy("huber", cut).start(grid(), model(), 3)
+    same(whole, strategy("huber", cut).resume(grid(), num_rounds=3))
+    assert len((cut / "audit.jsonl").read_text().splitlines()) == 4
+    assert [record.round for record in read(cut / "audit.jsonl")] == [1, 2, 3]
+
+
+def test_start_does_not_overwrite_a_run(tmp_path):
+    strategy("huber", tmp_path).start(grid(), model(), 1)
+    with pytest.raises(ValueError, match=r"already holds round 1 of a run. Call resume"):
+        strategy("huber", tmp_path).start(grid(), model(), 1)
+
+
+def test_a_run_that_never_closed_a_round_may_start_again(tmp_path):
+    with pytest.raises(Killed):
+        strategy("huber", tmp_path).start(grid(1), model(), 1)
+    assert strategy("huber", tmp_path).start(grid(), model(), 1).train_metrics_clientapp
+
+
+@pytest.mark.parametrize("cut", [0, 10, 400, -30])
+def test_a_damaged_checkpoint_is_an_error(tmp_path, cut):
+    strategy("huber", tmp_path).start(grid(), model(), 1)
+    file = tmp_path / "run" / "checkpoint.npz"
+    file.write_bytes(file.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=r"checkpoint .* is damaged .*Put back a copy"):
+        strategy("huber", tmp_path).resume(grid(), model(), 2)
+
+
+def test_one_flipped_bit_is_damage(tmp_path):
+    strategy("huber", tmp_path).start(grid(), model(), 1)
+    file = tmp_path / "run" / "checkpoint.npz"
+    data = bytearray(file.read_bytes())
+    at = data.find(b"NUMPY") + 200
+    data[at] ^= 4
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match="is damaged"):
+        strategy("huber", tmp_path).resume(grid(), model(), 2)
+
+
+def test_a_checkpoint_of_another_run_is_an_error(tmp_path):
+    strategy("huber", tmp_path).start(grid(), model(), 1)
+    with pytest.raises(ValueError, match="another run: it had rule 'huber', now 'median'"):
+        strategy("median", tmp_path).resume(grid(), model(), 2)
+    with pytest.raises(ValueError, match="it had seed 3, now 4"):
+        strategy("huber", tmp_path, seed=4).resume(grid(), model(), 2)
+    with pytest.raises(ValueError, match="model"):
+        strategy("huber", tmp_path).resume(grid(), ArrayRecord({"x": Array(np.zeros(3))}), 2)
+
+
+def test_resume_needs_something_to_go_on_from(tmp_path):
+    with pytest.raises(ValueError, match="resume needs a checkpoint"):
+        RobustStrategy().resume(grid(), model())
+    with pytest.raises(ValueError, match="Pass initial_arrays"):
+        strategy("huber", tmp_path).resume(grid())
+    strategy("huber", tmp_path).start(grid(), model(), 3)
+    with pytest.raises(ValueError, match=r"num_rounds = 2, done = 3"):
+        strategy("huber", tmp_path).resume(grid(), num_rounds=2)

@@ -1,0 +1,264 @@
+"""The compiled column rules against sorting, taken literally; and that nothing changes where numba is missing."""
+
+import subprocess
+import sys
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis.extra.numpy import arrays
+
+from fedhold import aggregate, save_update
+from fedhold.kernels import fast_columns as fast
+from fedhold.kernels import native
+from fedhold.kernels.compiled_columns import LANES, NETWORK, SAMPLE, _select
+from fedhold.updates import columns
+
+MS = [1, 2, 3, 4, 5, 20, 31, NETWORK - 1, NETWORK, NETWORK + 1, NETWORK + 2, 261, 1000]
+every_m = pytest.mark.parametrize("m", MS)
+every_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def spread_over_the_exponents(rng, m, d):
+    return rng.standard_normal((m, d)) * 10.0 ** rng.integers(-37, 37, (m, d))
+
+
+def nested(_, m, d):
+    """Every number halves the way to one of two neighbours: half of those left never holds half of the numbers."""
+    centre = np.linspace(0.5, 2, d)
+    return centre + np.where(np.arange(m) % 2, 1, -1)[:, None] * 2.0 ** -(np.arange(m) % 150)[:, None]
+
+
+DATA = {
+    "normal": lambda rng, m, d: rng.standard_normal((m, d)),
+    "offset": lambda rng, m, d: 1e4 + rng.standard_normal((m, d)),
+    "liars": lambda rng, m, d: rng.standard_normal((m, d)) * np.where(np.arange(m) < 0.4 * m, 1e30, 1)[:, None],
+    "few values": lambda rng, m, d: rng.integers(-2, 3, (m, d)) / 3,
+    "mostly one value": lambda rng, m, d: np.where(rng.random((m, d)) < 0.7, 0.1, rng.standard_normal((m, d))),
+    "all equal": lambda rng, m, d: np.broadcast_to(rng.standard_normal(d), (m, d)),
+    "zeros of both signs": lambda rng, m, d: rng.choice([0.0, -0.0, 1e-45, -1e-45], (m, d)),
+    "subnormal": lambda rng, m, d: 1e-41 * rng.standard_normal((m, d)),
+    "near the largest": lambda rng, m, d: 3.4e38 * rng.choice([-1, 1], (m, d)) * rng.random((m, d)),
+    "all exponents": spread_over_the_exponents,
+    "nested": nested,
+    "cubed, to a spike": lambda rng, m, d: rng.standard_normal((m, d)) ** 9,
+}
+every_kind = pytest.mark.parametrize("kind", DATA)
+
+
+def sorted_median(X):
+    ordered = np.sort(X, axis=0).astype(np.float64)
+    return ordered[(len(X) - 1) // 2] / 2 + ordered[len(X) // 2] / 2
+
+
+def sorted_trimmed_mean(X, f):
+    return np.sort(X, axis=0)[f : len(X) - f].astype(np.float64).mean(axis=0)
+
+
+def sorted_mean_around_median(X, keep):
+    ordered = np.sort(X, axis=0).astype(np.float64)
+    nearest = np.argsort(np.abs(ordered - sorted_median(X)), axis=0, kind="stable")[:keep]
+    return np.take_along_axis(ordered, nearest, axis=0).mean(axis=0)
+
+
+def assert_agrees(X):
+    """All three rules, for the least and the most that they can leave out."""
+    m = len(X)
+    before, room = X.copy(), 1e-15 * (4 + np.sqrt(m)) * np.abs(X).max(axis=0).astype(np.float64) + 5e-324
+    np.testing.assert_array_equal(fast.median(X), sorted_median(X))
+    for f in {0, m // 5, (m - 1) // 2}:
+        assert (np.abs(fast.trimmed_mean(X, f=f) - sorted_trimmed_mean(X, f)) <= room).all()
+    for keep in {1, m - m // 5, m}:
+        found, expected = fast.mean_around_median(X, keep=keep), sorted_mean_around_median(X, keep)
+        assert (np.abs(found - expected) <= room).all()
+    np.testing.assert_array_equal(X, before)
+
+
+@every_dtype
+@every_m
+@every_kind
+def test_agrees_with_sorting(kind, m, dtype):
+    assert_agrees(DATA[kind](np.random.default_rng(m), m, 70).astype(dtype))
+
+
+@every_dtype
+@every_kind
+def test_no_numbers_slow_the_search_down(kind, dtype):
+    """Most take 10 steps; three times the digits of a number are the bound."""
+    keys = DATA[kind](np.random.default_rng(0), 500, LANES).astype(dtype)
+    sample, found = np.sort(keys[:: 500 // SAMPLE][:SAMPLE], axis=0), np.empty(LANES, dtype)
+    for k in (0, 100, 250, 499):
+        assert _select(keys, sample, k, found) <= (60 if dtype is np.float32 else 90)
+        np.testing.assert_array_equal(found, np.sort(keys, axis=0)[k])
+
+
+@st.composite
+def blocks(draw):
+    m, width = draw(st.integers(1, 9) | st.integers(NETWORK - 2, NETWORK + 9)), draw(st.sampled_from([32, 64]))
+    largest = 3e38 if width == 32 else 1e300
+    numbers = (
+        st.floats(-largest, largest, width=width)
+        if width == 64
+        else st.floats(width=32, allow_nan=False, allow_infinity=False)
+    )
+    few = draw(st.none() | st.lists(numbers, min_size=1, max_size=3))
+    return draw(
+        arrays(f"float{width}", (m, draw(st.integers(1, 3))), elements=st.sampled_from(few) if few else numbers)
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(blocks())
+def test_agrees_with_sorting_whatever_the_numbers(X):
+    assert_agrees(X)
+
+
+@every_dtype
+@pytest.mark.parametrize("m", [7, 100, 201])
+def test_agrees_with_numpy_kernels(m, dtype):
+    X = np.random.default_rng(m).standard_normal((m, 200)).astype(dtype)
+
+    def ordered():
+        return np.sort(X.T, axis=1)
+
+    room = {"rtol": 0, "atol": 8 * np.finfo(dtype).eps}
+    np.testing.assert_array_equal(fast.median(X), columns.median(ordered()))
+    np.testing.assert_allclose(fast.trimmed_mean(X, f=2), columns.trimmed_mean(ordered(), f=2), **room)
+    np.testing.assert_allclose(
+        fast.mean_around_median(X, keep=m - 3), columns.mean_around_median(ordered(), keep=m - 3), **room
+    )
+
+
+VIEWS = {
+    "columns of a larger array": lambda X: np.hstack([X, X])[:, 5 : 5 + X.shape[1]],
+    "Fortran order": np.asfortranarray,
+    "every second column": lambda X: np.repeat(X, 2, axis=1)[:, ::2],
+    "rows from the last": lambda X: X[::-1],
+    "every second row": lambda X: np.repeat(X, 2, axis=0)[::2],
+    "one row for all": lambda X: np.broadcast_to(X[0], X.shape),
+    "not aligned": lambda X: np.frombuffer(b"\0" + X.tobytes(), X.dtype, offset=1).reshape(X.shape),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("shape", [(20, 130), (150, 3), (5, 1), (1, 9)], ids=str)
+def test_any_layout_in_memory(view, shape):
+    X = VIEWS[view](np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    np.testing.assert_array_equal(fast.median(X), sorted_median(X))
+
+
+@every_dtype
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("m", [20, 150])
+def test_what_is_not_finite_ends(m, bad, dtype):
+    X = np.random.default_rng(0).standard_normal((m, 70)).astype(dtype)
+    X[::3, ::2], X[:, 1] = bad, bad
+    clean = np.arange(70) % 2 > 0
+    clean[1] = False
+    np.testing.assert_array_equal(fast.median(X)[clean], sorted_median(X)[clean])
+    fast.trimmed_mean(X, f=m // 4)
+    fast.mean_around_median(X, keep=m // 2)
+
+
+@pytest.mark.parametrize(("m", "low", "high"), [(1, 0, 0), (2, 0, 1), (20, 9, 10), (33, 5, 27), (100, 0, 99)])
+def test_networks_are_cut_to_what_matters(m, low, high):
+    comparators = fast.network(m, low, high)
+    X = np.random.default_rng(m).standard_normal((m, 500))
+    for a, b in comparators:
+        X[a], X[b] = np.minimum(X[a], X[b]), np.maximum(X[a], X[b])
+    np.testing.assert_array_equal(X[[low, high]], np.sort(X, axis=0)[[low, high]])
+    assert (X[:low] <= X[low]).all()
+    assert (X[high + 1 :] >= X[high]).all()
+
+
+# Within aggregate()
+
+CALLS = [
+    "median",
+    "trimmed_mean(f=3)",
+    "mean_around_median(f=3)",
+    "bulyan(f=3)",
+    "bucketing(size=2) | trimmed_mean(f=2)",
+]
+every_call = pytest.mark.parametrize("rule", CALLS)
+
+
+@pytest.fixture
+def always(monkeypatch):
+    monkeypatch.setattr(native, "ENOUGH", 0)
+
+
+def updates(dtype=np.float32):
+    return np.random.default_rng(0).standard_normal((24, 700)).astype(dtype)
+
+
+def numpy_only(rule, X, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "ENOUGH", sys.maxsize)
+        return aggregate(X, rule)
+
+
+@every_dtype
+@every_call
+@pytest.mark.usefixtures("always")
+def test_aggregate_gives_the_same(rule, dtype, monkeypatch, tmp_path):
+    X = updates(dtype)
+    for i, row in enumerate(X):
+        save_update(row, tmp_path / f"{i:03}.npy")
+    expected = numpy_only(rule, X, monkeypatch)
+    for given_as in (X, np.asfortranarray(X), list(X), tmp_path):
+        result = aggregate(given_as, rule)
+        np.testing.assert_allclose(result.value, expected.value, rtol=0, atol=4 * np.finfo(dtype).eps)
+        np.testing.assert_allclose(result.clients.distances, expected.clients.distances, rtol=1e-4)
+
+
+@every_call
+@pytest.mark.usefixtures("always")
+def test_threads_and_blocks_change_nothing(rule, monkeypatch):
+    X = updates()
+    expected = aggregate(X, rule).value
+    for threads, tile in (("1", 2**11), ("3", 2**12), ("2", 24 * 33)):
+        monkeypatch.setenv("FEDHOLD_THREADS", threads)
+        monkeypatch.setattr(columns, "TILE", tile)
+        monkeypatch.setattr(columns, "GROUP", 1 if threads == "2" else 64)
+        np.testing.assert_array_equal(aggregate(X, rule).value, expected)
+
+
+@every_call
+def test_without_numba(rule, monkeypatch):
+    X = updates()
+    monkeypatch.setattr(native, "ENOUGH", 0)
+    expected = aggregate(X, rule).value
+    monkeypatch.setattr(native, "_has_numba", lambda: False)
+    monkeypatch.setitem(sys.modules, "fedhold.kernels.fast_columns", None)  # importing it is then an error
+    np.testing.assert_allclose(aggregate(X, rule).value, expected, rtol=0, atol=0 if rule == "median" else 1e-6)
+
+
+def test_little_data_does_not_wake_numba():
+    script = (
+        "import sys, numpy, fedhold; fedhold.aggregation(numpy.ones((9, 9)), 'median'); print('numba' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"
+
+
+def test_two_numbers_near_the_largest_float_have_no_difference():
+    X = np.array([[3e38], [-3e38], [3e38], [1.0], [2e38], [-3e38], [3e38]], np.float32)
+    expected = sorted_mean_around_median(X, 3)
+    assert np.isfinite(expected)
+    for found in (columns.mean_around_median(np.sort(X.T, axis=1), keep=3), fast.mean_around_median(X, keep=3)):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule", [*CALLS, "krum(f=3)", "huber", "nearest_neighbour_mixing(f=3) | trimmed_mean(f=3)"])
+@pytest.mark.parametrize("lie", [np.nan, 1e30])
+@pytest.mark.usefixtures("always")
+def test_a_first_pass_that_met_a_liar(rule, lie, monkeypatch):
+    """It takes for granted that everyone is admitted, and that all can be squared."""
+    X = updates()
+    X[5] = lie
+    found, expected = aggregate(X, rule), numpy_only(rule, X, monkeypatch)
+    np.testing.assert_allclose(found.value, expected.value, rtol=0, atol=1e-5)
+    assert found.clients.statuses.tolist() == expected.clients.statuses.tolist()
+    np.testing.assert_allclose(found.clients.distances, expected.clients.distances, rtol=1e-4)

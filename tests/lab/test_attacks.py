@@ -1,0 +1,257 @@
+"""Attacks against literal transcriptions of section 7, and what every attack must keep to."""
+
+import inspect
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracles
+from fedhold.lab import probes
+from fedhold.lab.attacks import (
+    ATTACKS,
+    Knowledge,
+    alie,
+    gaussian,
+    huber_attack,
+    ipm,
+    krum_attack,
+    mimic,
+    min_max,
+    min_sum,
+    non_finite,
+    sign_flip,
+    trimmed_mean_attack,
+)
+
+
+def literal_mean(G):
+    return sum(G) / len(G)
+
+
+def literal_krum_attack(G, byzantine):
+    """Set lambda = 1; halve until Krum selects an attacked sample or lambda < 1e-4."""
+    g, liars = literal_mean(G), np.flatnonzero(byzantine)
+    step = 1.0
+    while True:
+        X = G.copy()
+        X[liars] = g - step * np.sign(g)
+        if np.argmin(oracles.krum_scores(X, len(liars))) in liars or step < 1e-4:
+            return X[liars]
+        step /= 2
+
+
+def literal_trimmed_mean_attack(G, byzantine):
+    s = np.sign(literal_mean(G))
+    row = [max(G[:, j]) if s[j] == -1 else min(G[:, j]) if s[j] == 1 else 0.0 for j in range(G.shape[1])]
+    return np.array([row for lies in byzantine if lies]).reshape(-1, G.shape[1])
+
+
+def literal_huber_attack(G, byzantine, T):
+    s, d = np.sign(literal_mean(G)), G.shape[1]
+    rows = [[G[i, j] - s[j] * T[i] / np.sqrt(d) for j in range(d)] for i in range(len(G)) if byzantine[i]]
+    return np.array(rows).reshape(-1, d)
+
+
+@st.composite
+def federations(draw):
+    """G and the mask, from clients in tight agreement to ones that have nothing in common."""
+    m, d = draw(st.integers(4, 14)), draw(st.integers(1, 9))
+    f = draw(st.integers(1, m - 3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    G = rng.standard_normal(d) * draw(st.sampled_from([0, 0.01, 1, 100]))
+    G = G + rng.standard_normal((m, d)) * draw(st.sampled_from([1e-5, 1e-3, 0.1, 3]))
+    G[:, rng.random(d) < 0.2] = 0  # as the dark border of every image
+    return G, np.isin(np.arange(m), rng.choice(m, f, replace=False)), rng
+
+
+@settings(deadline=None)
+@given(federations())
+def test_sign_flip_is_the_formula(federation):
+    G, byzantine, rng = federation
+    np.testing.assert_array_equal(sign_flip(Knowledge(G, byzantine, rng)), [-g for g in G[byzantine]])
+
+
+@settings(deadline=None)
+@given(federations())
+def test_krum_attack_is_the_formula(federation):
+    G, byzantine, rng = federation
+    sent = krum_attack(Knowledge(G, byzantine, rng))
+    np.testing.assert_allclose(sent, literal_krum_attack(G, byzantine), rtol=1e-12, atol=1e-12)
+
+
+@settings(deadline=None)
+@given(federations())
+def test_trimmed_mean_attack_is_the_formula(federation):
+    G, byzantine, rng = federation
+    sent = trimmed_mean_attack(Knowledge(G, byzantine, rng))
+    np.testing.assert_array_equal(sent, literal_trimmed_mean_attack(G, byzantine))
+
+
+@settings(deadline=None)
+@given(federations())
+def test_huber_attack_is_the_formula(federation):
+    G, byzantine, rng = federation
+    T = rng.uniform(0.1, 2, len(G))
+    sent = huber_attack(Knowledge(G, byzantine, rng, T))
+    np.testing.assert_allclose(sent, literal_huber_attack(G, byzantine, T), rtol=1e-12, atol=1e-12)
+
+
+def test_krum_attack_finds_every_step_length():
+    """From step 1 at once to the last resort below 1e-4, so that no branch of the search goes untested."""
+    steps = set()
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        G = rng.standard_normal(30) + rng.standard_normal((12, 30)) * 10.0 ** rng.uniform(-5.5, 0.5)
+        byzantine = np.arange(12) < rng.integers(1, 6)
+        knowledge = Knowledge(G, byzantine, rng)
+        sent = krum_attack(knowledge)
+        np.testing.assert_allclose(sent, literal_krum_attack(G, byzantine), rtol=1e-12)
+        steps.add(round(float(-np.log2(np.abs(sent[0] - knowledge.mean).max()))))
+    assert steps >= set(range(15))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_krum_attack_decides_by_bounds_as_by_all_columns(seed, monkeypatch):
+    """Some columns first, as for large models: most of what clients differ by is in a few of them, or in none."""
+    monkeypatch.setattr(probes, "FEW", 0)
+    rng = np.random.default_rng(seed)
+    m, d = int(rng.integers(6, 30)), int(rng.integers(5, 60))
+    f = int(rng.integers(1, (m - 3) // 2 + 1))
+    G = rng.standard_normal((m, d)) * rng.exponential(1, d) ** rng.integers(0, 4) * 10.0 ** rng.integers(-3, 1)
+    byzantine = np.isin(np.arange(m), rng.permutation(m)[:f])
+    sent = krum_attack(Knowledge(G, byzantine, rng))
+    np.testing.assert_allclose(sent, literal_krum_attack(G, byzantine), rtol=1e-9, atol=1e-12)
+
+
+def test_krum_attack_agrees_in_single_precision_far_from_zero():
+    """Gradients of size 1000 that differ by 0.01: products before subtracting g_0 would be noise."""
+    rng = np.random.default_rng(3)
+    G = (1000 + 0.01 * rng.standard_normal((20, 400))).astype(np.float32)
+    byzantine = np.arange(20) < 4
+    sent = krum_attack(Knowledge(G, byzantine, rng))
+    expected = literal_krum_attack(G.astype(np.float64), byzantine)
+    assert sent.dtype == np.float32
+    np.testing.assert_allclose(sent, expected, rtol=1e-6)
+
+
+def test_krum_attack_survives_squares_beyond_single_precision():
+    rng = np.random.default_rng(4)
+    G = (1e25 * (1 + rng.standard_normal((9, 5)))).astype(np.float32)
+    sent = krum_attack(Knowledge(G, np.arange(9) < 2, rng))
+    np.testing.assert_allclose(sent, literal_krum_attack(G.astype(np.float64), np.arange(9) < 2), rtol=1e-6)
+
+
+def test_a_zero_coordinate_of_the_mean_stays():
+    """sign(0) = 0: KA and HLMA leave the coordinate, TMA sends 0."""
+    G = np.array([[1.0, 3.0], [-1.0, 4.0], [2.0, 5.0], [-2.0, 6.0], [0.0, 7.0]])
+    knowledge = Knowledge(G, np.arange(5) == 2, np.random.default_rng(0), np.full(5, 0.5))
+    assert krum_attack(knowledge)[0, 0] == 0
+    assert trimmed_mean_attack(knowledge).tolist() == [[0, 3]]
+    np.testing.assert_allclose(huber_attack(knowledge), [[2, 5 - 0.5 / np.sqrt(2)]])
+
+
+def test_the_mean_is_over_all_clients_and_exact_zeros_stay_zero():
+    G = np.array([[1.0], [-3.0], [2.0]])
+    knowledge = Knowledge(G, np.array([True, False, False]), np.random.default_rng(0))
+    assert knowledge.mean.tolist() == [0.0]
+    assert knowledge.sign.tolist() == [0.0]
+
+
+def farthest(x, benign):
+    """What Min-Max bounds: for a liar, and for the truthful among themselves."""
+    return max(np.sum((x - g) ** 2) for g in benign)
+
+
+def total(x, benign):
+    """The same for Min-Sum."""
+    return sum(np.sum((x - g) ** 2) for g in benign)
+
+
+@pytest.mark.parametrize(("attack", "measure"), [(min_max, farthest), (min_sum, total)])
+@settings(deadline=None)
+@given(federation=federations())
+def test_min_max_and_min_sum_go_to_the_edge_and_no_further(attack, measure, federation):
+    G, byzantine, rng = federation
+    benign = G[~byzantine]
+    mean, std = benign.mean(axis=0), benign.std(axis=0)
+    bound = max(measure(g, benign) for g in benign)
+    sent = attack(Knowledge(G, byzantine, rng))[0]
+    gamma = (mean - sent) @ std / (std @ std) if std.any() else 0.0
+    np.testing.assert_allclose(sent, mean - gamma * std, rtol=1e-9, atol=1e-9 * np.abs(G).max())
+    assert gamma >= 0
+    assert measure(mean - gamma * (1 - 1e-6) * std, benign) <= bound
+    assert measure(mean - gamma * (1 + 1e-6) * std, benign) >= bound
+
+
+def test_min_max_where_the_truthful_agree():
+    knowledge = Knowledge(np.ones((5, 2)), np.arange(5) < 1, np.random.default_rng(0))
+    assert min_max(knowledge).tolist() == min_sum(knowledge).tolist() == [[1, 1]]
+
+
+def test_alie_is_the_formula():
+    """With m = 50 and f = 24, s = 2, so z = Phi^-1(24/26)."""
+    rng = np.random.default_rng(0)
+    G, byzantine = rng.standard_normal((50, 4)), np.arange(50) < 24
+    sent = alie(Knowledge(G, byzantine, rng))
+    np.testing.assert_allclose(sent[0], G[24:].mean(axis=0) - 1.4260768722728474 * G[24:].std(axis=0))
+    np.testing.assert_allclose(
+        alie(Knowledge(G, byzantine, rng), z=0.3)[5], G[24:].mean(axis=0) - 0.3 * G[24:].std(axis=0)
+    )
+    with pytest.raises(ValueError, match="f <= m/2"):
+        alie(Knowledge(G, np.arange(50) < 26, rng))
+
+
+def test_the_short_ones_are_their_formulas():
+    rng = np.random.default_rng(0)
+    G, byzantine = rng.standard_normal((6, 3)), np.array([True, False, True, False, False, False])
+    knowledge = Knowledge(G, byzantine, np.random.default_rng(1))
+    np.testing.assert_allclose(ipm(knowledge, scale=0.5), [-0.5 * sum(G[[1, 3, 4, 5]]) / 4] * 2)
+    np.testing.assert_array_equal(mimic(knowledge, client=2), [G[4]] * 2)
+    np.testing.assert_array_equal(gaussian(knowledge), 200 * np.random.default_rng(1).standard_normal((2, 3)))
+    assert np.isnan(non_finite(knowledge)).all()
+    assert (non_finite(knowledge, value=-np.inf) == -np.inf).all()
+    with pytest.raises(ValueError, match="client < m - f"):
+        mimic(knowledge, client=4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ATTACKS)
+def test_contract(name, dtype):
+    """(f, d) rows in the precision of the honest ones; nothing modified; same seed, same bits; one line of doc."""
+    G = np.random.default_rng(1).standard_normal((11, 6)).astype(dtype)
+    byzantine = np.arange(11) % 4 == 1
+    before = G.copy()
+    G.setflags(write=False)
+    first, second = (
+        ATTACKS[name](Knowledge(G, byzantine, np.random.default_rng(2), np.full(11, 0.3))) for _ in range(2)
+    )
+    assert first.shape == (3, 6)
+    assert first.dtype == dtype
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(G, before)
+    assert ATTACKS[name].__name__ == name
+    assert inspect.getdoc(ATTACKS[name])
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_nobody_lies(name):
+    knowledge = Knowledge(np.ones((5, 3)), np.zeros(5, bool), np.random.default_rng(0), np.ones(5))
+    assert ATTACKS[name](knowledge).shape == (0, 3)
+
+
+def test_errors_name_the_bound_and_the_remedy():
+    rng, G = np.random.default_rng(0), np.ones((5, 2))
+    with pytest.raises(ValueError, match=r"m >= f \+ 3; met m = 5, f = 3.*fewer liars"):
+        krum_attack(Knowledge(G, np.arange(5) < 3, rng))
+    with pytest.raises(ValueError, match=r"thresholds=np\.full"):
+        huber_attack(Knowledge(G, np.arange(5) < 1, rng))
+    with pytest.raises(ValueError, match=r"np\.isin"):
+        Knowledge(G, np.array([0, 3]), rng)
+    with pytest.raises(ValueError, match=r"np\.stack"):
+        Knowledge(np.ones(5), np.zeros(5, bool), rng)
+    with pytest.raises(ValueError, match=r"np\.full\(m, T\)"):
+        Knowledge(G, np.zeros(5, bool), rng, np.ones(1))
+    with pytest.raises(ValueError, match="stop"):
+        krum_attack(Knowledge(G, np.arange(5) < 1, rng), stop=0)

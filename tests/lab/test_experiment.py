@@ -1,0 +1,350 @@
+"""Experiments: keys, options, the store, and that neither a kill nor the number of processes changes a bit."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhold.lab.experiment import Experiment, MissingResult, Result, Store, liars, run, run_all
+from fedhold.lab.federation import federate
+from fedhold.lab.processes import in_processes
+from fedhold.lab.world import DATA, prepare, split
+
+SMALL = Experiment(
+    "synthesized", "huber", "sign_flip", 0.2, 0, m=20, rounds=6, step=0.05, options=(("samples", 200), ("d", 5))
+)
+
+
+def same(a: Result, b: Result):
+    """All but the time it took, and where."""
+    assert a.experiment == b.experiment
+    assert json.dumps(a.series) == json.dumps(b.series)
+    assert a.byzantine == b.byzantine
+    assert (a.weights is None) == (b.weights is None)
+    if a.weights is not None:
+        assert a.weights.tobytes() == b.weights.tobytes()
+
+
+# What an experiment is
+
+
+def test_the_key_is_the_same_on_every_machine():
+    """Should this fail because the key has changed on purpose, raise FORMAT: old results must not be taken for new ones."""
+    assert Experiment("mnist", "krum(f=100)", "krum_attack", 0.2, 3).key() == "745c2ec0318b326c72fc"
+
+
+def test_equal_experiments_have_equal_keys():
+    again = replace(SMALL, epsilon=np.float64(0.2), options=(("d", 5.0), ("samples", 200)))
+    assert again == SMALL
+    assert again.key() == SMALL.key()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"data": "heterogeneous"}, {"rule": "mean"}, {"attack": "ipm"}, {"epsilon": 0.25}, {"seed": 1}, {"m": 21}),
+        *({"partition": "random_cuts"}, {"rounds": 7}, {"step": 0.06}, {"options": ()}),
+    ],
+)
+def test_every_field_is_in_the_key(change):
+    other = replace(SMALL, **change)
+    assert other.key() != SMALL.key()
+    assert other != SMALL
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": "mnits"}, "unknown data 'mnits'. Did you mean 'mnist'?"),
+        ({"rule": "hubr"}, "unknown rule 'hubr'. Did you mean 'huber'?"),
+        ({"rule": "krum"}, "krum needs f"),
+        ({"rule": "rsa"}, "rsa needs penalty"),
+        ({"attack": "sign_flop"}, "unknown attack 'sign_flop'. Did you mean 'sign_flip'?"),
+        ({"partition": "balance"}, "unknown partition 'balance'. Did you mean 'balanced'?"),
+        ({"options": (("momentm", 0.9),)}, "unknown option 'momentm'. Did you mean 'momentum'?"),
+        ({"options": (("batch", 1), ("batch", 2))}, "each name once; met twice = batch"),
+        ({"options": (("variance", 0.1),)}, "unknown option 'variance'"),  # of the heterogeneous data only
+        ({"options": (("attack_threshold", 1),)}, "unknown option 'attack_threshold'"),  # of huber_attack only
+        (
+            {"attack": "huber_attack", "options": (("attack_threshold", "by_sample(0, 2)"),)},
+            "cannot read 'by_sample(0, 2)'",
+        ),
+        ({"rule": "rsa(penalty=1)", "options": (("momentum", 0.9),)}, "unknown option 'momentum'"),
+        ({"attack": None}, "no attack needs epsilon = 0; met epsilon = 0.2"),
+        ({"epsilon": 1.0}, "epsilon < 1"),
+        ({"rounds": 0}, "rounds must be at least 1"),
+    ],
+)
+def test_what_nobody_knows_is_refused_at_once(change, message):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        replace(SMALL, **change)
+    assert message in str(caught.value)
+
+
+def test_the_number_of_liars_is_the_floor_and_no_victim_of_rounding():
+    assert [liars(epsilon, 100) for epsilon in (0.29, 0.2, 0.205, 0.0)] == [29, 20, 20, 0]
+    assert all(liars(q / 500, 500) == q for q in range(500))
+
+
+# What a run does
+
+
+def test_a_run_is_federate_on_the_world_it_names():
+    experiment = replace(SMALL, options=(*SMALL.options, ("momentum", 0.5), ("batch", 3), ("keep_weights", 1)))
+    result = run(experiment)
+    world = prepare("synthesized", "balanced", 20, 0, split(dict(experiment.options)))
+    mask = np.isin(np.arange(20), result.byzantine)
+    learnt = federate(
+        world.task,
+        world.shards,
+        **{"rule": "huber", "attack": "sign_flip", "byzantine": mask, "rounds": 6, "step": 0.05},
+        **{"momentum": 0.5, "batch": 3, "seed": 0},
+    )
+    assert result.series["rmse"] == [row.metrics["rmse"] for row in learnt.history]
+    assert result.series["error"] == [row.error for row in learnt.history]
+    assert result.weights.dtype == np.float16
+    np.testing.assert_array_equal(result.weights, learnt.weights.astype(np.float16))
+    assert len(result.byzantine) == 4
+    assert {"python", "numpy", "fedhold", "platform", "blas_threads"} <= set(result.environment)
+
+
+def test_rules_and_attacks_of_one_seed_meet_the_same_world():
+    first, second = (
+        run(replace(SMALL, rule=rule, attack=attack)) for rule, attack in (("mean", "ipm"), ("median", "alie"))
+    )
+    assert first.byzantine == second.byzantine
+    assert run(replace(SMALL, seed=1)).byzantine != first.byzantine
+
+
+def test_series_say_none_where_there_is_nothing():
+    result = run(replace(SMALL, rule="median", options=(*SMALL.options, ("evaluate_every", 2))))
+    assert [value is None for value in result.series["rmse"]] == [True, False] * 3
+    assert result.series["liar_weight"] == result.series["radius"] == [None] * 6
+    assert result.weights is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": "heterogeneous", "options": (*SMALL.options, ("variance", 0.5))},
+        {"partition": "random_cuts", "rule": "huber(threshold=by_samples(0, 2))", "attack": "huber_attack"},
+        {
+            "rule": "krum(f=4)",
+            "attack": "huber_attack",
+            "options": (*SMALL.options, ("attack_threshold", "by_samples(0, 2)")),
+        },
+        {"rule": "rsa(penalty=0.01)", "options": (*SMALL.options, ("batch", 5))},
+        {"rule": "geometric_median", "options": (*SMALL.options, ("local_steps", 2), ("participation", 0.5))},
+        {"attack": "ipm", "options": (*SMALL.options, ("attack_scale", 2), ("certify", 4))},
+        {"attack": None, "epsilon": 0},
+    ],
+)
+def test_the_grid_is_wide(change):
+    result = run(replace(SMALL, **change))
+    assert set(result.series) == {"rmse", "loss", "error", "clipped", "rejected", "liar_weight", "radius"}
+    assert all(len(values) == 6 for values in result.series.values())
+    assert result.series["rmse"][-1] < result.series["rmse"][0]
+
+
+def test_images_in_every_partition(monkeypatch):
+    from fedhold.lab import world
+    from fedhold.lab.datasets import Images, Samples
+
+    rng = np.random.default_rng(0)
+    digits = Samples(rng.random((80, 9)).astype(np.float32), rng.integers(0, 10, 80))
+    world._images.cache_clear()
+    monkeypatch.setattr(world, "_images", lambda _: Images("mnist", digits, digits))
+    for partition, options in {
+        "balanced": (),
+        "random_cuts": (),
+        "dirichlet": (("partition_alpha", 0.1),),
+        "by_class": (("partition_shards", 1),),
+    }.items():
+        world._world.cache_clear()
+        result = run(
+            Experiment(
+                "mnist",
+                "median",
+                "sign_flip",
+                0.2,
+                0,
+                10,
+                partition,
+                3,
+                0.1,
+                (*options, ("hidden", 4), ("samples", 60)),
+            )
+        )
+        assert set(result.series) >= {"accuracy", "loss"}
+    world._world.cache_clear()
+
+
+def test_every_data_has_a_line():
+    assert all(make.__doc__ for make in DATA.values())
+
+
+# The store
+
+
+def test_what_is_stored_comes_back(tmp_path):
+    store = Store(tmp_path / "deep" / "down")
+    result = run(replace(SMALL, options=(*SMALL.options, ("keep_weights", 1))))
+    assert not store.has(result.experiment)
+    store.put(result)
+    assert store.has(result.experiment)
+    back = store.get(result.experiment)
+    same(back, result)
+    assert (back.seconds, back.environment) == (result.seconds, result.environment)
+    assert [path.name for path in store.root.iterdir()] == [f"{result.experiment.key()}.json"]
+
+
+def test_a_missing_result_names_the_experiment_and_the_command(tmp_path):
+    with pytest.raises(MissingResult) as caught:
+        Store(tmp_path).get(SMALL)
+    assert str(SMALL) in str(caught.value)
+    assert f"fedhold reproduce all --out {tmp_path}" in str(caught.value)
+    with pytest.raises(KeyError, match=r"fedhold run grid\.toml"):
+        Store(tmp_path, "fedhold run grid.toml").get(SMALL)
+
+
+def test_a_file_that_is_not_whole_never_counts(tmp_path):
+    store = Store(tmp_path)
+    store.put(run(SMALL))
+    path = store.path(SMALL)
+    whole = path.read_bytes()
+    for length in (0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert not store.has(SMALL)
+        with pytest.raises(MissingResult, match="damaged"):
+            store.get(SMALL)
+    path.write_bytes(bytes(len(whole)))  # what a power failure may leave
+    assert not store.has(SMALL)
+    path.write_bytes(whole)
+    assert store.has(SMALL)
+
+
+def test_a_result_of_another_experiment_does_not_count(tmp_path):
+    store, other = Store(tmp_path), replace(SMALL, seed=1)
+    store.put(run(SMALL))
+    store.path(SMALL).rename(store.path(other))
+    assert not store.has(other)
+
+
+# Many runs
+
+
+def test_the_number_of_processes_changes_no_bit(tmp_path):
+    experiments = [replace(SMALL, rule=rule, seed=seed) for rule in ("huber", "krum(f=4)") for seed in (0, 1)]
+    before = dict(os.environ)
+    one = run_all(experiments, Store(tmp_path / "one"), jobs=1, progress=False)
+    two = run_all(experiments, Store(tmp_path / "two"), jobs=2, progress=False)
+    assert dict(os.environ) == before
+    for a, b, experiment in zip(one, two, experiments, strict=True):
+        assert a.experiment == experiment
+        same(a, b)
+        assert a.environment["blas_threads"] == "1"
+    assert not list(tmp_path.glob("*/*.ckpt"))
+
+
+def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    store.put(run(SMALL))
+    monkeypatch.setattr("fedhold.lab.experiment.in_processes", lambda _, tasks, __: (one for one in tasks))
+    assert [result.experiment for result in run_all([SMALL, SMALL], store, progress=False)] == [SMALL, SMALL]
+
+
+def test_a_failure_loses_nobody_elses_work(tmp_path, capsys):
+    store, bad = Store(tmp_path), replace(SMALL, rule="krum(f=15)")
+    with pytest.raises(RuntimeError, match=r"1 of 2 experiments failed(?s:.)*krum needs m >= 2f \+ 3"):
+        run_all([bad, SMALL], store, jobs=1)
+    assert store.has(SMALL)
+    assert "of 2 runs" in capsys.readouterr().out
+
+
+def die(task, tell):  # noqa: ARG001
+    os._exit(1)
+
+
+def test_a_worker_that_dies_is_an_error():
+    with pytest.raises(RuntimeError, match="died without a word"):
+        list(in_processes(die, [1], 1))
+
+
+# Kills
+
+LONG = [
+    replace(SMALL, rounds=600, rule=rule, options=(*SMALL.options, ("keep_weights", 1))) for rule in ("huber", "median")
+]
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from fedhold.lab.experiment import Experiment, Store, run_all
+
+if __name__ == "__main__":
+    root, jobs, *experiments = json.loads(sys.argv[1])
+    made = [Experiment(**{**e, "options": tuple(map(tuple, e["options"]))}) for e in experiments]
+    run_all(made, Store(Path(root)), jobs=jobs, progress=False)
+"""
+
+
+def start(folder: Path, jobs: int, experiments):
+    script = folder.parent / "script.py"
+    script.write_text(SCRIPT)
+    told = json.dumps([str(folder), jobs, *map(asdict, experiments)])
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([sys.executable, str(script), told], start_new_session=True, **quiet)
+
+
+def state(folder: Path):
+    return sorted((path.name, path.stat().st_mtime_ns) for path in folder.glob("*.ckpt"))
+
+
+def wait_for_change(folder: Path, process, before):
+    deadline = time.monotonic() + 60
+    while process.poll() is None and state(folder) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_kills_at_any_moment_change_no_bit(tmp_path):
+    folder, chance = tmp_path / "killed", random.Random(0)
+    folder.mkdir()
+    kills = 0
+    for sent in (signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGTERM):
+        process = start(folder, 2, LONG)
+        wait_for_change(folder, process, state(folder))
+        time.sleep(chance.uniform(0, 0.1))
+        with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+            os.killpg(process.pid, sent)
+            kills += 1
+        process.wait(timeout=30)
+    assert kills >= 3
+    finished = start(folder, 2, LONG)
+    assert finished.wait(timeout=120) == 0
+    for experiment in LONG:
+        same(Store(folder).get(experiment), run_all([experiment], Store(tmp_path / "whole"), jobs=1, progress=False)[0])
+    assert not list(folder.glob("*.ckpt"))
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    folder = tmp_path / "orphans"
+    folder.mkdir()
+    endless = replace(SMALL, rounds=1_000_000, rule="mean")
+    process = start(folder, 1, [endless])
+    wait_for_change(folder, process, [])
+    process.kill()
+    process.wait(timeout=30)
+    before, deadline = None, time.monotonic() + 30
+    while (now := state(folder)) != before:
+        assert time.monotonic() < deadline
+        before = now
+        time.sleep(0.5)

@@ -1,0 +1,352 @@
+"""The report: what its numbers are, that its files hold them, and that a real browser shows the page as meant."""
+
+import csv
+import io
+import math
+import re
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from browser import probe_page
+from fedhold.lab.experiment import Experiment, Result
+from fedhold.lab.paper.claims import Verdict
+from fedhold.lab.report import Panel, write_report
+from fedhold.report.charts import draw
+from fedhold.report.curves import COLOURS, DASHES, Chart, curve, frame, number, round_numbers, style
+from fedhold.report.heatmap import SCALE, arranged, detection, draw_weights, flagged, picture
+from fedhold.report.plots import plot
+from fedhold.report.tables import Table
+
+M, ROUNDS, LIARS = 40, 30, 8
+LABELS = {"mean": "mean", "krum": "krum(f=8)", "huber": "huber(threshold=0.2)", "huber automatic": "huber"}
+VERDICTS = [
+    Verdict("Huber is best under <sign flips>.", "section 7.1", "holds", "0.10 against 0.19 & more"),
+    Verdict("Krum fails under its own attack.", "section 7.2", "fails", "a long row of numbers, " * 20),
+    Verdict("The mean of everything is no better.", "section 7.3", "undecided", "0.00 +- 0.02"),
+]
+WIDE = tuple(f"a wide column {k}" for k in range(8))
+TABLES = [Table("Table 1, measured", ("rule", *WIDE), [("krum", *[1 / 3] * 8), ("huber", *[None] * 8)])]
+
+
+def result(rule="huber", seed=0, *, level=0.2, attack="sign_flip", watched=False, series=None, rounds=ROUNDS):
+    """A made-up run: an rmse that falls to `level`; liars that lose their weight; a radius from the third round on."""
+    rng = np.random.default_rng([seed, round(level * 1000)])
+    t = np.arange(1, rounds + 1)
+    rmse = level + (3 - level) * np.exp(-t / 8) + 0.02 * rng.random(rounds)
+    byzantine = sorted(rng.permutation(M)[:LIARS].tolist())
+    weights = np.clip(rng.normal(1.2, 0.1, (rounds, M)), 0, None)
+    weights[:, byzantine] = np.exp(-t / 5)[:, None]
+    radius = [None, None, *(1 + np.exp(-t[2:] / 8)).tolist()] if watched else [None] * rounds
+    options = (("keep_weights", 1), ("certify", LIARS)) if watched else ()
+    experiment = Experiment("synthesized", rule, attack, 0.2, seed, m=M, rounds=rounds, options=options)
+    kept = weights.astype(np.float16) if watched else None
+    numbers = series or {"rmse": rmse.tolist(), "error": [0.1] * rounds, "radius": radius}
+    return Result(experiment, numbers, byzantine, kept, 1.5, {"python": "3.11"})
+
+
+def panel(attack="sign_flip", log=False):
+    series = {
+        label: [
+            result(rule, seed, level=0.1 * k, attack=attack, watched=label == "huber automatic") for seed in range(3)
+        ]
+        for k, (label, rule) in enumerate(LABELS.items(), start=1)
+    }
+    return Panel(f"fig1: {attack}", "rmse", series, log)
+
+
+def report(directory, **more):
+    panels = [panel(), panel("krum_attack", log=True)]
+    results = [run for each in panels for line in each.series.values() for run in line]
+    return write_report(directory, results, title="A <report>", verdicts=VERDICTS, tables=TABLES, panels=panels, **more)
+
+
+# Curves
+
+
+def test_a_curve_is_mean_min_and_max_over_seeds():
+    line = curve("huber", (0, 1), [[1.0, 2.0, None], [3.0, 2.0, None]])
+    np.testing.assert_array_equal(line.mean, [2, 2, np.nan])
+    np.testing.assert_array_equal(line.low, [1, 2, np.nan])
+    np.testing.assert_array_equal(line.high, [3, 2, np.nan])
+
+
+def test_a_seed_that_diverged_is_not_averaged_away():
+    line = curve("mean", (0, 1), [[1.0, 2.0], [1.0, None]])
+    assert line.mean[1] == math.inf
+    assert line.low[1] == 2
+    chart = Chart("", "rmse", (line, curve("huber", (0, 1), [[1.0, 1.0]] * 2)))
+    assert dict(frame(chart).leaving) == {"mean": "leaves the chart"}
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_one_runaway_does_not_flatten_the_others(log):
+    lines = [curve(f"r{k}", (0,), [[3.0, 1.0 + k]]) for k in range(3)] + [curve("mean", (0,), [[3.0, 1e30]])]
+    view = frame(Chart("", "rmse", tuple(lines), log))
+    assert view.top < 10
+    assert dict(view.leaving) == {"mean": "leaves the chart"}
+    assert view.share(lines[-1].mean)[1] > 1
+
+
+def test_a_log_scale_shows_zero_below_the_frame():
+    view = frame(Chart("", "error", (curve("a", (0,), [[1.0, 0.0, 1e-3]]),), log=True))
+    assert view.share(np.array([0.0]))[0] < 0
+    assert view.bottom > 0
+    assert view.leaving == {"a": "leaves the chart"}
+
+
+@pytest.mark.parametrize(
+    "rows", [[None], [0.0], [-1.0, -1.0], [1e308, -1e308], [1e-320, 0.0], [math.inf], [0.5, 0.5 + 1e-9]]
+)
+@pytest.mark.parametrize("log", [False, True])
+def test_every_chart_can_be_drawn(rows, log):
+    chart = Chart("t", "x", (curve("a", (0, 1), [rows] * 2),), log)
+    drawn = draw(chart, {"a": 0})
+    assert drawn.count("<path") == 1 + 1 + 1 + 1 + 1 + 1  # grid, axis, band, line, cursor, swatch
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 7), (1e-9, 3e-9), (99.5, 100.5), (0, 1e20)])
+def test_round_numbers_are_few_and_inside(low, high):
+    ticks = round_numbers(low, high, 5)
+    assert 3 <= len(ticks) <= 7
+    slack = 1e-6 * (high - low)
+    assert low - slack <= min(ticks) < max(ticks) <= high + slack
+
+
+def test_neighbouring_ticks_never_read_the_same():
+    drawn = draw(Chart("", "x", (curve("a", (0,), [[100.0001, 100.0002]]),)), {"a": 0})
+    ticks = re.findall(r'text-anchor="end">([^<]+)<', drawn)
+    assert len(ticks) == len(set(ticks)) > 2
+
+
+def test_styles_differ():
+    count = len(COLOURS) * len(DASHES)
+    assert len({style(k) for k in range(count)}) == count
+
+
+def test_thinning_keeps_the_shape():
+    t = np.arange(500)
+    rows = (np.exp(-t / 50) + (t == 250)).tolist()  # a spike of one round must stay
+    drawn = draw(Chart("", "x", (curve("a", (0,), [rows]),)), {"a": 0})
+    path = re.search(r'class="line c0" d="M(\d+) (\d+)l([^"]+)"', drawn)
+    steps = np.array(re.findall(r"-?\d+", path[3]), int).reshape(-1, 2)
+    points = np.cumsum([[int(path[1]), int(path[2])], *steps], axis=0)
+    assert len(points) < 60
+    assert np.ptp(points[:, 1]) > 1800  # of the 1980 that the plot is high
+    heights = np.interp(t / 499 * points[-1, 0], points[:, 0], points[:, 1])
+    meant = points[:, 1].max() - (np.array(rows) - min(rows)) / np.ptp(rows) * np.ptp(points[:, 1])
+    np.testing.assert_allclose(np.delete(heights, [249, 250, 251]), np.delete(meant, [249, 250, 251]), atol=4)
+
+
+# Weights
+
+
+def test_flagged_means_below_half_the_median():
+    weights = np.array([[1, 1, 1, 0.49, 0.51], [1, 1, 1, np.nan, 0]], np.float16)
+    assert flagged(weights).tolist() == [[False, False, False, True, False], [False, False, False, False, True]]
+
+
+def test_detection_counts_those_who_took_part():
+    nan = np.nan
+    weights = np.array([[0, 0, 1, 1, 1, 1], [nan, 0, 1, 1, 1, 0], [1] * 6, [nan] * 6, [nan, nan, 1, 1, 1, 0.1]])
+    precision, recall = detection(weights, np.array([True, True, False, False, False, False]))
+    np.testing.assert_array_equal(precision, [1, 0.5, nan, nan, 0])
+    np.testing.assert_array_equal(recall, [1, 1, 0, nan, nan])
+
+
+def test_krum_flags_nobody():
+    weights = np.zeros((1, 9))
+    weights[0, 3] = 9
+    assert not flagged(weights).any()
+
+
+def test_picture_is_a_png_of_the_weights_with_liars_on_top():
+    weights = np.array([[2, 0, 1], [2, np.nan, 5]], np.float16)  # rounds x clients
+    shares, liars = arranged(weights, np.array([False, True, False]))
+    assert liars == 1
+    pixels = np.array(Image.open(io.BytesIO(picture(shares))).convert("RGBA"))
+    colours = {v: [*SCALE[level], 255] for v, level in {0: 0, 1: 7, 2: 14}.items()}
+    assert pixels.tolist() == [[colours[0], [255, 255, 255, 0]], [colours[2], colours[2]], [colours[1], colours[2]]]
+
+
+def test_a_heat_map_stays_small():
+    rng = np.random.default_rng(0)
+    assert (
+        len(draw_weights("t", rng.random((200, 500)) * 2, rng.random(500) < 0.2)) < 80_000
+    )  # noise: the worst there is
+    shares, liars = arranged(np.ones((900, 1500)), np.arange(1500) < 300)
+    assert shares.shape == (500, 400)
+    assert liars == 100
+    assert (shares == 1).all()
+
+
+# Files
+
+
+def read(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_files_hold_the_numbers(tmp_path):
+    path = report(tmp_path / "new" / "folder", png=False)
+    assert path == tmp_path / "new" / "folder" / "report.html"
+    folder = path.parent / "numbers"
+    assert not (path.parent / "figures").exists()
+    rows = read(folder / "fig1-sign-flip.csv")
+    assert len(rows) == len(LABELS) * ROUNDS
+    for row in (rows[0], rows[-1]):
+        seeds = [float(row[f"seed {k}"]) for k in range(3)]
+        assert [float(row[k]) for k in ("mean", "low", "high")] == pytest.approx(
+            [np.mean(seeds), min(seeds), max(seeds)]
+        )
+    assert float(rows[0]["seed 1"]) == pytest.approx(panel().series["mean"][1].series["rmse"][0], rel=1e-7)
+    assert [row["outcome"] for row in read(folder / "claims.csv")] == ["holds", "fails", "undecided"]
+    assert read(folder / "table-1-measured.csv")[1] == {"rule": "huber", **dict.fromkeys(WIDE, "")}
+    names = sorted(p.name for p in folder.iterdir())
+    watched = "synthesized-{}-epsilon-0.2-huber-automatic-m-40-rounds-30"
+    for attack in ("sign-flip", "krum-attack"):
+        assert f"detection-{watched.format(attack)}.csv" in names
+        assert f"weights-{watched.format(attack)}-seed-0.csv" in names
+        assert f"radius-for-f-8-synthesized-{attack}-epsilon-0.2-m-40-rounds-30.csv" in names
+    assert len(names) == 3 + 2 * 4
+    weights = read(folder / f"weights-{watched.format('sign-flip')}-seed-0.csv")
+    assert [int(row["client"]) for row in weights if row["liar"] == "1"] == panel().series["huber automatic"][
+        0
+    ].byzantine
+
+
+def test_a_report_is_the_same_every_time(tmp_path):
+    first, second = report(tmp_path / "a", png=False), report(tmp_path / "b", png=False)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_figures_are_drawn_where_matplotlib_is(tmp_path):
+    path = report(tmp_path)
+    drawn = {p.stem for p in (tmp_path / "figures").glob("*.png")}
+    assert drawn == {p.stem for p in (tmp_path / "numbers").iterdir()} - {"claims", "runs", "table-1-measured"}
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in (tmp_path / "figures").iterdir())
+    assert "figures/*.png" in path.read_text(encoding="utf-8")
+
+
+def test_without_matplotlib_the_page_is_written_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = report(tmp_path).read_text(encoding="utf-8")
+    assert "pip install &#x27;fedhold[report]&#x27;" in page
+    assert not (tmp_path / "figures").exists()
+    with pytest.raises(ImportError, match=r"pip install 'fedhold\[report\]'"):
+        report(tmp_path, png=True)
+    with pytest.raises(ImportError, match=r"pip install 'fedhold\[report\]'"):
+        plot(Chart("t", "x", (curve("a", (0,), [[1.0]]),)), tmp_path / "a.png", {"a": 0})
+
+
+def test_titles_met_twice_get_files_of_their_own(tmp_path):
+    same = [Table("Same title", ("a",), [(k,)]) for k in range(3)]
+    write_report(tmp_path, [], title="t", tables=same, png=False)
+    files = [tmp_path / "numbers" / f"same-title{end}.csv" for end in ("", "-again-1", "-again-2")]
+    assert [read(file) for file in files] == [[{"a": str(k)}] for k in range(3)]
+
+
+def test_the_page_needs_no_network(tmp_path):
+    page = report(tmp_path, png=False).read_text(encoding="utf-8")
+    assert set(re.findall(r'(?:href|src)="([^"#]{0,10})', page)) == {"data:,", "data:image", ""}
+    assert not re.search(r"https?://|@import|url\(", page)
+    assert "prefers-color-scheme: dark" in page
+    assert "<sign flips>" not in page
+
+
+def test_a_method_has_one_colour_in_all_charts(tmp_path):
+    page = report(tmp_path, png=False).read_text(encoding="utf-8")
+    legend = re.findall(r'<path class="line (c\d)"[^>]* d="M1 5H23"/></svg>.*?<span class="label">([^<]+)<', page)
+    assert len(legend) > 2 * len(LABELS)
+    assert len(set(legend)) == len({label for _, label in legend})
+
+
+def test_a_certificate_that_proved_nothing_is_said(tmp_path):
+    run = result(watched=True)
+    nothing = result(watched=True, series={"rmse": run.series["rmse"], "radius": [None] * ROUNDS})
+    page = write_report(tmp_path, [nothing], title="t", png=False).read_text(encoding="utf-8")
+    assert "Asked for, but proven in no round: synthesized, sign_flip, epsilon 0.2, huber" in page
+
+
+def test_an_empty_report_is_a_page(tmp_path):
+    assert "Nothing yet" in write_report(tmp_path, [], title="Nothing yet", png=False).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("series", "metric", "message"),
+    [
+        ({}, "rmse", "has no curves"),
+        ({"huber": []}, "rmse", "'huber' of panel 'p' has no results. Run"),
+        ({"huber": [result()]}, "acuracy", "unknown metric 'acuracy'.*Known: error, radius, rmse"),
+        ({"huber": [result(), result(seed=1, rounds=7)]}, "rmse", r"rounds = \[7, 30\]"),
+        ({"huber": [result(), result(attack="krum_attack")]}, "rmse", r"every seed once; met seeds = \[0, 0\]"),
+    ],
+)
+def test_a_panel_without_its_numbers_is_an_error(tmp_path, series, metric, message):
+    with pytest.raises(ValueError, match=message):
+        write_report(tmp_path, [], title="t", panels=[Panel("p", metric, series)], png=False)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_numbers_are_short():
+    assert [number(v) for v in (1.0, 0.25, 1e-12, 99999.4, 2.5e6, -math.inf)] == [
+        "1",
+        "0.25",
+        "1e-12",
+        "99999",
+        "2.5e6",
+        "-∞",
+    ]
+
+
+# A real browser
+
+LOOK = """
+const box = text => text.getBoundingClientRect();
+const touch = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+const look = frame => {
+  const page = frame.contentDocument, charts = [...page.querySelectorAll(".chart")], first = charts[0];
+  const texts = plot => [...plot.querySelectorAll("text")];
+  const shown = () => [...first.querySelectorAll(".value")].map(value => value.textContent);
+  const before = shown(), area = first.querySelector(".plot > svg");
+  const to = new DOMPoint(0, 0).matrixTransform(area.getScreenCTM());
+  first.querySelector(".plot").dispatchEvent(new PointerEvent("pointermove", {clientX: to.x + 1, clientY: to.y + 5}));
+  return {
+    width: page.documentElement.scrollWidth,
+    series: charts.map(chart => [".plot .line", ".plot .band", ".legend li"].map(part => chart.querySelectorAll(part).length)),
+    drawn: charts.map(chart => [...chart.querySelectorAll(".plot .line")].filter(path => path.getTotalLength() > 0).length),
+    pictures: page.querySelectorAll("image.heat").length,
+    claims: [...page.querySelectorAll(".claims tbody tr")].map(row => row.innerText),
+    outcomes: [...page.querySelectorAll(".outcome")].map(word => getComputedStyle(word).color),
+    outside: [...page.querySelectorAll(".plot text, .legend span, h1, h2, figcaption")]
+      .filter(text => box(text).left < 0 || box(text).right > frame.clientWidth).map(text => text.textContent),
+    overlaps: [...page.querySelectorAll(".plot")].flatMap(plot => texts(plot).flatMap((a, i) => texts(plot).slice(i + 1)
+      .filter(b => touch(box(a), box(b))).map(b => a.textContent + " / " + b.textContent))),
+    before, hovered: shown(), round: first.querySelector(".round").textContent,
+  };
+};
+"""
+
+
+def test_a_browser_shows_the_report(tmp_path):
+    seen = probe_page(report(tmp_path, png=False), LOOK)
+    for width, probe in seen.items():
+        assert probe["width"] <= width
+        assert probe["series"] == [[4] * 3] * 2 + [[2] * 3] * 2 + [[1] * 3] * 2  # panels, detection, radius
+        assert probe["drawn"] == [series[0] for series in probe["series"]]
+        assert probe["pictures"] == 2
+        for verdict, text in zip(VERDICTS, probe["claims"], strict=True):
+            assert all(part.strip() in text for part in (verdict.says, verdict.outcome, verdict.numbers, verdict.where))
+        assert len(set(probe["outcomes"])) == 3
+        assert probe["outside"] == []
+        assert probe["overlaps"] == []
+        lines = panel().series.values()
+        ends = {k: [number(float(np.mean([run.series["rmse"][k] for run in line]))) for line in lines] for k in (0, -1)}
+        assert probe["before"] == ends[-1]
+        assert probe["hovered"] == ends[0]
+        assert probe["round"] == "1"

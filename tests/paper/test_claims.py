@@ -1,0 +1,114 @@
+"""The verdict on a claim: what the numbers of the seeds must be for it to hold, to fail, to stay open."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedhold.lab.experiment import Experiment, MissingResult, Result, Store
+from fedhold.lab.paper.claims import T_QUANTILES, Claim, Comparison, interval, judge, outcome
+
+
+def claim(*comparisons):
+    return Claim("It is so.", "section 0", "As read", (), lambda _: list(comparisons))
+
+
+def verdict(*comparisons):
+    return judge(claim(*comparisons), lambda _: None)
+
+
+CLEAR, AGAINST, UNSURE = (1.0, 1.1, 0.9), (-1.0, -1.1, -0.9), (-1.0, 1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([CLEAR], "holds"),
+        ([CLEAR, CLEAR], "holds"),
+        ([CLEAR, UNSURE], "undecided"),
+        ([UNSURE], "undecided"),
+        ([CLEAR, AGAINST], "fails"),
+        ([UNSURE, AGAINST], "fails"),
+    ],
+)
+def test_every_comparison_must_be_for_it_and_one_against_is_enough(values, expected):
+    assert outcome([Comparison("a", v) for v in values]) == expected
+    assert verdict(*(Comparison("a", v) for v in values)).outcome == expected
+
+
+@pytest.mark.parametrize("value", [5.0, -5.0])
+def test_one_seed_decides_nothing(value):
+    told = verdict(Comparison("a difference", (value,)))
+    assert told.outcome == "undecided"
+    assert f"{value:+.3g} (one seed)" in told.numbers
+
+
+def test_consistent_signs_are_not_enough():
+    assert Comparison("a", (0.1, 1.0, 3.0)).side == "open"
+
+
+def test_a_tie_is_open():
+    assert Comparison("a", (0.0, 0.0, 0.0)).side == "open"
+
+
+def test_what_follows_from_a_definition_needs_no_seeds():
+    assert Comparison("a", (-0.1,), exact=True).side == "against"
+    assert Comparison("a", (0.1,), exact=True).side == "for"
+
+
+@pytest.mark.parametrize(
+    ("values", "side"),
+    [((math.inf, 1.0, 2.0), "for"), ((-math.inf, -1.0, -math.inf), "against"), ((math.inf, -1.0, 2.0), "open")],
+)
+def test_a_run_that_left_the_numbers_decides_only_where_all_seeds_agree(values, side):
+    assert Comparison("a", values).side == side
+    assert str(Comparison("a", values))
+
+
+@pytest.mark.parametrize("values", [(), (1.0, math.nan)])
+def test_no_numbers_are_an_error(values):
+    with pytest.raises(ValueError, match="one number per seed"):
+        interval(values)
+
+
+def test_no_evidence_is_an_error():
+    with pytest.raises(ValueError, match="without evidence"):
+        outcome([])
+
+
+def test_the_quantiles_are_students():
+    """The density of t with k degrees of freedom, summed up: 0.975 of it lies below the quantile."""
+    for k, quantile in enumerate(T_QUANTILES, start=1):
+        x = np.linspace(0, quantile, 200_001)
+        scale = math.gamma((k + 1) / 2) / (math.sqrt(k * math.pi) * math.gamma(k / 2))
+        assert np.trapezoid(scale * (1 + x**2 / k) ** (-(k + 1) / 2), x) == pytest.approx(0.475, abs=5e-5)
+
+
+def test_the_interval_covers_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(2000):
+        low, high = interval(rng.normal(3.0, 2.0, 5).tolist())
+        inside += low <= 3.0 <= high
+    assert inside / 2000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_a_verdict_shows_the_reading_and_what_decided():
+    many = [Comparison(f"fine {k}", CLEAR) for k in range(9)]
+    told = verdict(*many, Comparison("the culprit", AGAINST))
+    assert told.numbers.startswith("As read. 10 comparisons: 1 against, 9 for. the culprit: -1 +- 0.248")
+    assert "fine" not in told.numbers
+    told = verdict(*many, Comparison("narrow", (0.10, 0.11, 0.12)))
+    assert "narrow: +0.11" in told.numbers
+
+
+def test_a_missing_result_is_an_error(tmp_path):
+    run = Experiment("synthesized", "mean", None, 0.0, 0)
+
+    def test(results):
+        return [Comparison("a", (results(run).series["rmse"][-1],))]
+
+    with pytest.raises(MissingResult, match="mean on synthesized"):
+        judge(Claim("a", "b", "c", (), test), Store(tmp_path).get)
+    made = Result(run, {"rmse": [1.0] * run.rounds}, [], None, 0.0, {})
+    assert judge(Claim("a", "b", "c", (), test), lambda _: made).outcome == "undecided"

@@ -1,0 +1,241 @@
+"""Each rule against its formula, transcribed literally in `oracles`."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import oracles
+from fedhold import aggregate, thresholds
+from fedhold.rules.selection import krum_scores
+
+SHAPES = [(7, 1), (8, 3), (15, 5), (24, 40), (40, 11), (60, 200)]
+
+
+def clients(m, d, seed=0, liars=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((m, d))
+    X[:liars] += 5 * rng.standard_normal(d)
+    return X
+
+
+def spread(X):
+    return np.median(np.linalg.norm(X - np.median(X, axis=0), axis=1))
+
+
+def agree(found, expected, X, tol=1e-9):
+    assert np.linalg.norm(found - expected) <= tol * spread(X)
+
+
+@pytest.mark.parametrize(("m", "d"), SHAPES)
+@pytest.mark.parametrize("liars", [0, 1, 3])
+class TestAgainstTheFormula:
+    def test_mean(self, m, d, liars):
+        X = clients(m, d, liars=liars)
+        n = np.random.default_rng(1).integers(10, 25, m)
+        agree(aggregate(X, "mean", samples=n).value, oracles.mean(X, n), X)
+
+    @pytest.mark.parametrize("T", [0.3, 1.0, 3.0, np.inf])
+    def test_huber_with_a_fixed_threshold(self, m, d, liars, T):
+        X = clients(m, d, liars=liars)
+        n = np.random.default_rng(1).integers(10, 25, m)
+        result = aggregate(X, "huber", samples=n, threshold=T, tol=1e-9)
+        assert result.converged
+        agree(result.value, oracles.huber(X, T * np.ones(m), n), X, tol=1e-6)
+
+    def test_huber_with_one_threshold_per_client(self, m, d, liars):
+        X, n = clients(m, d, liars=liars), np.arange(10, 10 + m)
+        T = 3 / np.sqrt(n)
+        by_samples = aggregate(X, samples=n, sample_cap=None, threshold=thresholds.by_samples(0, 3), tol=1e-9)
+        agree(by_samples.value, oracles.huber(X, T, n), X, tol=1e-6)
+        agree(by_samples.value, aggregate(X, samples=n, sample_cap=None, threshold=T, tol=1e-9).value, X)
+
+    def test_the_automatic_threshold_is_what_its_formula_says_at_the_aggregate(self, m, d, liars):
+        X, n = clients(m, d, liars=liars), np.arange(10, 10 + m)
+        result = aggregate(X, samples=n, sample_cap=None, threshold=thresholds.automatic(0.7), tol=1e-9)
+        distances = np.linalg.norm(X - result.value, axis=1)
+        T = 0.7 * np.median(np.sqrt(n) * distances) / np.sqrt(n)
+        assert [row.threshold for row in result.clients] == pytest.approx(T, rel=1e-9)
+        assert [row.distance for row in result.clients] == pytest.approx(distances, rel=1e-9)
+        agree(result.value, oracles.huber(X, T, n), X, tol=1e-6)
+
+    def test_geometric_median(self, m, d, liars):
+        X = clients(m, d, liars=liars)
+        n = np.random.default_rng(1).integers(10, 25, m)
+        found = aggregate(X, "geometric_median", samples=n).value
+        costs = [n @ np.linalg.norm(X - place, axis=1) for place in (found, oracles.geometric_median(X, n))]
+        assert costs[0] <= costs[1] * (1 + 1e-6)  # for d = 1 the minimiser need not be unique, its cost is
+
+    def test_krum_and_multi_krum(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), (m - 3) // 2
+        assert (aggregate(X, "krum", f=f).value == oracles.krum(X, f)).all()
+        agree(aggregate(X, "multi_krum", f=f).value, oracles.multi_krum(X, f, m - f), X)
+        agree(aggregate(X, "multi_krum", f=f, keep=2).value, oracles.multi_krum(X, f, 2), X)
+
+    def test_bulyan(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), (m - 3) // 4
+        agree(aggregate(X, "bulyan", f=f).value, oracles.bulyan(X, f), X)
+
+    def test_column_rules(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), (m - 1) // 2
+        agree(aggregate(X, "median").value, oracles.median(X), X)
+        agree(aggregate(X, "trimmed_mean", f=f).value, oracles.trimmed_mean(X, f), X)
+        agree(aggregate(X, "trimmed_mean", f=1).value, oracles.trimmed_mean(X, 1), X)
+        agree(aggregate(X, "mean_around_median", f=f).value, oracles.mean_around_median(X, m - f), X)
+
+    def test_centered_clipping(self, m, d, liars):
+        X = clients(m, d, liars=liars)
+        found = aggregate(X, "centered_clipping", start=np.ones(d), radius=2.0, iterations=3)
+        agree(found.value, oracles.centered_clipping(X, np.ones(d), 2.0, 3), X)
+        assert found.weights is None  # part of the value is the start
+
+    def test_median_of_means(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), 2
+        batches = np.array_split(np.random.default_rng(3).permutation(m), 2 * f + 1)
+        agree(aggregate(X, "median_of_means", f=f, rng=3).value, oracles.median_of_means(X, batches), X, tol=1e-5)
+        agree(aggregate(X, "median_of_means", batches=1, rng=3).value, X.mean(axis=0), X)
+
+    def test_spectral_filter(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), 2
+        agree(aggregate(X, "spectral_filter", f=f).value, oracles.spectral_filter(X, f), X, tol=1e-6)
+
+    def test_divide_and_conquer(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), 2
+        rng = np.random.default_rng(5)
+        sample = max(d // 2, 1)
+        chosen = [np.sort(rng.choice(d, sample, replace=False)) for _ in range(2)]
+        found = aggregate(X, "divide_and_conquer", f=f, rng=5, iterations=2, sample=sample)
+        agree(found.value, oracles.divide_and_conquer(X, f, chosen), X)
+
+    def test_nearest_neighbour_mixing(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), 2
+        mixed = oracles.nearest_neighbour_mixing(X, f)
+        result = aggregate(X, "nearest_neighbour_mixing(f=2) | trimmed_mean(f=2)")
+        agree(result.value, oracles.trimmed_mean(mixed, f), X)
+        agree(aggregate(X, "nearest_neighbour_mixing(f=2) | mean").value, mixed.mean(axis=0), X)
+
+
+def test_mixings():
+    X = clients(21, 6, liars=4)
+    order = np.random.default_rng(8).permutation(21)
+    buckets = np.array([X[order[a : a + 2]].mean(axis=0) for a in range(0, 21, 2)])
+    agree(aggregate(X, "bucketing(size=2) | median", rng=8).value, oracles.median(buckets), X)
+    clipped = np.array([x * min(1, 2 / np.linalg.norm(x)) for x in X])
+    agree(aggregate(X, "clipping(radius=2) | mean").value, clipped.mean(axis=0), X)
+    far = X.copy()
+    far[:4] += 100
+    screened = aggregate(far, "screen | mean")
+    agree(screened.value, far[4:].mean(axis=0), X)
+    assert screened.clients.with_status("dropped") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("T", [0.1, 1.0])
+def test_huber_minimises_its_objective(T):
+    X, n = clients(30, 4, liars=9), np.arange(20, 50)
+    found = aggregate(X, samples=n, threshold=T).value
+    best = oracles.huber_objective(found, X, T * np.ones(30), n)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        nearby = found + rng.standard_normal(4) * 10 ** rng.uniform(-4, 0)
+        assert oracles.huber_objective(nearby, X, T * np.ones(30), n) >= best * (1 - 1e-12)
+
+
+def test_limits_of_the_threshold():
+    X, n = clients(31, 7, liars=6), np.arange(20, 51)
+    agree(aggregate(X, samples=n, threshold=np.inf).value, oracles.mean(X, n), X)
+    agree(aggregate(X, samples=n, threshold=0).value, oracles.geometric_median(X, n), X, tol=1e-5)
+    agree(aggregate(X, samples=n, threshold=1e-7).value, oracles.geometric_median(X, n), X, tol=1e-5)
+
+
+def lie(kind, X, f, rng):
+    X = X.copy()
+    honest = X[f:].mean(axis=0)
+    if kind == "far":
+        X[:f] = 1e30 * rng.standard_normal((f, X.shape[1]))
+    elif kind == "together":
+        X[:f] = honest + 3
+    elif kind == "near":
+        X[:f] = honest + 0.3 * rng.standard_normal(X.shape[1])
+    elif kind == "on the centre":
+        X[:f] = honest
+    elif kind == "one line":
+        X = np.outer(rng.standard_normal(len(X)), rng.standard_normal(X.shape[1]))
+    elif kind == "one point":
+        X[: len(X) // 2 + 1] = X[-1]
+    return X
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("T", ["automatic", 1.0, 1e-3, 0, np.inf])
+@pytest.mark.parametrize(("m", "d"), [(1, 3), (2, 5), (3, 2), (10, 3), (40, 2), (101, 1), (100, 400)])
+@pytest.mark.parametrize("kind", ["none", "far", "together", "near", "on the centre", "one line", "one point"])
+def test_the_solver_converges_on_hostile_inputs(kind, m, d, T, dtype):
+    rng = np.random.default_rng(m + d)
+    X = lie(kind, rng.standard_normal((m, d)), int(0.45 * m), rng).astype(dtype)
+    result = aggregate(X, threshold=T)
+    assert result.converged
+    assert result.iterations <= 25
+    used = np.array([row.threshold for row in result.clients])
+    g = oracles.huber_gradient(result.proof.value, X.astype(float), used, np.ones(m))
+    distances = np.linalg.norm(X - result.proof.value, axis=1)
+    resolution = np.finfo(dtype).eps * np.linalg.norm(result.proof.value)
+    assert np.linalg.norm(g) <= 2e-6 * np.minimum(used, distances).sum() + 10 * m * resolution
+
+
+@given(seed=st.integers(0, 10**6), f=st.integers(1, 9), T=st.sampled_from(["automatic", 0.5, 2.0]))
+@settings(max_examples=30, deadline=None)
+def test_a_start_changes_the_passes_not_the_result(seed, f, T):
+    X = clients(20, 8, seed=seed, liars=f)
+    plain = aggregate(X, threshold=T)
+    for start in (plain.value, np.full(8, 1e6), X[0]):
+        agree(aggregate(X, threshold=T, start=start).value, plain.value, X, tol=2e-5)
+
+
+def test_from_theory_gives_the_theorems_thresholds():
+    from fedhold import bounds
+
+    X = clients(20, 5)
+    setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
+    result = aggregate(X, samples=np.full(20, 1000), threshold=thresholds.from_theory(1.0, 5, 20_000, 0.05))
+    assert result.clients[0].threshold == pytest.approx(bounds.threshold_theorem_1(setting))
+    two = thresholds.from_theory(1.0, 5, 20_000, 0.05, theorem=2, epsilon=0.2)
+    n = np.full(20, 1000.0)
+    assert two(np.zeros(20), n) == pytest.approx(bounds.thresholds_theorem_2(setting, epsilon=0.2, samples=n))
+    het = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.1)
+    three = thresholds.from_theory(1.0, 5, 20_000, 0.05, theorem=3, epsilon=0.2, sigma_mu=0.1)
+    assert three(np.zeros(20), n) == pytest.approx(bounds.thresholds_theorem_3(het, epsilon=0.2, samples=n))
+    with pytest.raises(ValueError, match="theorem must be 1, 2 or 3"):
+        thresholds.from_theory(1.0, 5, 20_000, 0.05, theorem=4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 6), st.integers(0, 12), st.sampled_from([1.0, 1e20]), st.booleans(), st.integers(0, 2**32))
+def test_bulyan_chooses_whom_krum_chooses_again_and_again(f, more, far, together, seed):
+    m = 4 * f + 3 + more
+    X = np.random.default_rng(seed).standard_normal((m, 3))
+    X[:f] *= far
+    if together and f:
+        X[:f] = X[0]
+    squares = ((X[:, None] - X) ** 2).sum(axis=2)
+    rest = list(range(m))
+    for _ in range(m - 2 * f):
+        rest.pop(int(np.argmin(krum_scores(squares[np.ix_(rest, rest)], f))))
+    assert aggregate(X, "bulyan", f=f).clients.with_status("dropped") == rest
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whoever_is_next_to_krums_choice_is_measured_finely(seed):
+    """Squares from a Gram matrix in float32 would be off by more than the distance itself."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((20, 3000), dtype=np.float32)
+    chosen = int(aggregate(X, "krum(f=3)").weights.argmax())
+    X[chosen - 1] = X[chosen] + 1e-4 * rng.standard_normal(3000, dtype=np.float32)
+    result = aggregate(X, "krum(f=3)")
+    expected = np.linalg.norm(X.astype(np.float64) - result.value, axis=1)
+    np.testing.assert_allclose(result.clients.distances, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("m", [255, 256, 300])
+def test_of_more_clients_alike_than_a_byte_counts_the_first_are_neighbours(m):
+    weights = aggregate(np.ones((m, 3)), "nearest_neighbour_mixing(f=20) | mean").weights
+    np.testing.assert_allclose(weights, np.where(np.arange(m) < m - 20, 1 / (m - 20), 0), atol=1e-15)
