@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import fedhold
-from fedhold import MIXING, RULES
+from fedhold import MIXINGS, RULES
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "fedhold"
@@ -50,7 +50,7 @@ def test_docstring_examples_run(name):
 
 # Registries
 
-REGISTERED = {**RULES, **MIXING}
+REGISTERED = {**RULES, **MIXINGS}
 
 
 @pytest.mark.parametrize("name", REGISTERED)

@@ -3,13 +3,12 @@
 from fedhold import bounds, thresholds
 from fedhold.aggregation import Aggregation, Client, Clients, aggregate
 from fedhold.certificate import Certificate
-from fedhold.geometry.view import Geometry
-from fedhold.spec import MIXING, RULES
-from fedhold.updates.files import open_update, open_updates
-from fedhold.updates.saving import save_update
+from fedhold.geometry import Geometry
+from fedhold.spec import MIXINGS, RULES
+from fedhold.updates import open_update, open_updates, save_update
 
 __all__ = [
-    "MIXING",
+    "MIXINGS",
     "RULES",
     "Aggregation",
     "Certificate",

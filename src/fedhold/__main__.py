@@ -1,6 +1,6 @@
 """python -m fedhold."""
 
-from fedhold.cli.app import main
+from fedhold.cli import main
 
 if __name__ == "__main__":
     main()

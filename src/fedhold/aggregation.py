@@ -11,18 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhold.certificate import Certificate, top_eigenvalue
-from fedhold.geometry.gram import SQUARE_RUN, residuals
-from fedhold.geometry.solver import Solved
-from fedhold.geometry.view import Geometry, Matrix, Weights
-from fedhold.kernels.arrays import Vector, each, length, numbers
+from fedhold.geometry import SQUARE_RUN, Geometry, Matrix, Solved, Weights, residuals
+from fedhold.kernels import Vector, each, length, numbers
 from fedhold.rules import m_estimators as rules
 from fedhold.spec import Stage, parse
 from fedhold.survey import Survey
-from fedhold.updates import columns
-from fedhold.updates.admission import Admission, admit
-from fedhold.updates.columns import Columnwise
-from fedhold.updates.files import forgiving, opened
-from fedhold.updates.magnitudes import DOUBLE_ROOM
+from fedhold.updates import DOUBLE_ROOM, Admission, Columnwise, admit, columns, forgiving, opened
 
 __all__ = ["Aggregation", "Client", "Clients", "Proof", "aggregate"]
 

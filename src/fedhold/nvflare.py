@@ -12,8 +12,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 from fedhold.aggregation import aggregate
-from fedhold.audit.metrics import screened
-from fedhold.audit.records import told
+from fedhold.audit import screened, told
 from fedhold.spec import parse
 
 __all__ = ["RobustAggregator"]

@@ -10,10 +10,10 @@ from typing import Any
 
 from fedhold import thresholds
 from fedhold.errors import listed, unknown
+from fedhold.rules import Declaration, declaration_of, mixing, selection
 from fedhold.rules import m_estimators as rules
-from fedhold.rules import mixing, selection
 
-__all__ = ["MIXING", "RULES", "Stage", "parse"]
+__all__ = ["MIXINGS", "RULES", "Stage", "parse"]
 
 RULES: dict[str, Callable[..., Any]] = {
     rule.__name__: rule
@@ -33,7 +33,7 @@ RULES: dict[str, Callable[..., Any]] = {
         selection.divide_and_conquer,
     )
 }
-MIXING: dict[str, Callable[..., Any]] = {
+MIXINGS: dict[str, Callable[..., Any]] = {
     stage.__name__: stage
     for stage in (mixing.nearest_neighbour_mixing, mixing.bucketing, mixing.clipping, mixing.screen)
 }
@@ -65,6 +65,11 @@ class Stage:
                 what = "f, the number of Byzantine clients it must withstand" if name == "f" else name
                 raise TypeError(f"{self.name} needs {what}. Pass {name}=..., or use 'huber', which needs nothing.")
 
+    @property
+    def declared(self) -> Declaration:
+        """What the function says of itself."""
+        return declaration_of(self.function)
+
     def takes(self, name: str) -> bool:
         """Whether the stage wants this argument of aggregate()."""
         return name in inspect.signature(self.function).parameters
@@ -93,14 +98,14 @@ def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list
         parts.insert(0, tree.right)
         tree = tree.left
     parts.insert(0, tree)
-    stages = [_stage(part, MIXING, "mixing", {}) for part in parts[:-1]]
+    stages = [_stage(part, MIXINGS, "mixing", {}) for part in parts[:-1]]
     return [*stages, _stage(parts[-1], RULES, "rule", parameters)]
 
 
 def _stage(node: ast.expr, known: Mapping[str, Callable[..., Any]], what: str, more: Mapping[str, Any]) -> Stage:
     name, arguments = _call(node)
     if name not in known:
-        other = " (it is a mixing: write it before a rule)" if what == "rule" and name in MIXING else ""
+        other = " (it is a mixing: write it before a rule)" if what == "rule" and name in MIXINGS else ""
         raise ValueError(unknown(what, name, known) + other)
     twice = [key for key in arguments if key in more]
     if twice:

@@ -13,15 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.geometry.gram import Gram, central_client, gram_pass
-from fedhold.geometry.view import Geometry
-from fedhold.kernels.arrays import Vector
-from fedhold.kernels.native import worth_compiling
+from fedhold.geometry import Geometry, Gram, central_client, gram_pass
+from fedhold.kernels import Vector, worth_compiling
 from fedhold.rules import m_estimators as rules
 from fedhold.rules import mixing, selection
-from fedhold.updates.admission import Admission
-from fedhold.updates.columns import columns_tile, surveying
-from fedhold.updates.matrix import Pass, Updates
+from fedhold.updates import Admission, Pass, Updates, columns_tile, surveying
 
 __all__ = ["Survey"]
 

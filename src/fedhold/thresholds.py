@@ -13,11 +13,32 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhold import bounds
 from fedhold.errors import positive, unknown
-from fedhold.kernels.arrays import Vector
+from fedhold.kernels import Vector
 
-__all__ = ["KAPPA", "Threshold", "automatic", "by_samples", "fixed", "from_theory", "threshold_function"]
+__all__ = [
+    "KAPPA",
+    "Threshold",
+    "automatic",
+    "by_samples",
+    "fixed",
+    "follows_distances",
+    "from_theory",
+    "threshold_function",
+]
 
 Threshold = Callable[[Vector, Vector], Vector]
+
+
+def _of_samples_alone(threshold: Threshold) -> Threshold:
+    """Declare that these thresholds do not look at the distances."""
+    threshold.of_samples_alone = True  # type: ignore[attr-defined]
+    return threshold
+
+
+def follows_distances(threshold: Threshold) -> bool:
+    """Whether the T_i may change with the distances, as those of `automatic` do; the samples alone decide the others."""
+    return not getattr(threshold, "of_samples_alone", False)
+
 
 KAPPA = 0.75  # docs/threshold.md: the grid behind this number
 
@@ -30,6 +51,7 @@ def fixed(T: float | Sequence[float] | NDArray[np.float64]) -> Threshold:
     values = np.asarray(T, dtype=object)
     checked = np.array([positive(value, "threshold", zero=True, infinite=True) for value in values.ravel().tolist()])
 
+    @_of_samples_alone
     def threshold(distances: Vector, samples: Vector) -> Vector:  # noqa: ARG001
         if checked.size not in (1, len(samples)):
             raise ValueError(
@@ -44,7 +66,13 @@ def fixed(T: float | Sequence[float] | NDArray[np.float64]) -> Threshold:
 def by_samples(T0: float, M: float) -> Threshold:
     """T_i = T0 + M / sqrt(n_i): larger for clients with few samples.  Paper, eq. (adaptiveT)."""
     base, slope = positive(T0, "T0", zero=True), positive(M, "M", zero=True)
-    return lambda _, samples: base + slope / np.sqrt(samples)
+
+    @_of_samples_alone
+    def threshold(_: Vector, samples: Vector) -> Vector:
+        result: Vector = base + slope / np.sqrt(samples)
+        return result
+
+    return threshold
 
 
 def automatic(kappa: float = KAPPA) -> Threshold:
@@ -74,6 +102,7 @@ def from_theory(
     if theorem not in (1, 2, 3):
         raise ValueError(f"theorem must be 1, 2 or 3, got {theorem!r}. Pass theorem=1 for balanced data.")
 
+    @_of_samples_alone
     def threshold(_: Vector, samples: Vector) -> Vector:
         at = bounds.Setting(sigma=sigma, d=d, N=N, m=len(samples), delta=delta, **setting)
         if theorem == 1:

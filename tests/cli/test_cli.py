@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedhold import MIXING, RULES, __version__, aggregate
+from fedhold import MIXINGS, RULES, __version__, aggregate
 from fedhold.cli.app import app
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.partition import PARTITIONS
@@ -86,7 +86,7 @@ def test_the_story_the_demo_tells():
 
 
 COMMANDS = "aggregate, bench, demo, list, report, reproduce, round, run, watch"
-LISTED_NAMES = (*RULES, *MIXING, *THRESHOLDS, *ATTACKS, *DATA, *PARTITIONS)
+LISTED_NAMES = (*RULES, *MIXINGS, *THRESHOLDS, *ATTACKS, *DATA, *PARTITIONS)
 
 
 def test_list():
@@ -163,9 +163,9 @@ def test_run_then_report(tmp_path):
 
 
 def test_demo_trains_and_reports(tmp_path, monkeypatch):
-    import fedhold.lab.demo
+    import fedhold.cli.demo
 
-    monkeypatch.setattr(fedhold.lab.demo, "ROUNDS", 2)
+    monkeypatch.setattr(fedhold.cli.demo, "ROUNDS", 2)
     shown = run("demo", "--out", str(tmp_path), "--jobs", "1")
     assert shown.exit_code == 0, shown.output
     for told in ("ONE ROUND", "2 ROUNDS", "trimmed_mean_attack", "Huber held", "report.html"):

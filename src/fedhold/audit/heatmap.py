@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from fedhold.audit.records import RoundRecord
 from fedhold.audit.suspects import Seen, Standing, judge_round, short_names
-from fedhold.report.curves import round_numbers
-from fedhold.report.heatmap import FULL, picture
+from fedhold.report import FULL, picture, round_numbers
 
 __all__ = ["MARKS", "Mark", "draw_ledger", "states"]
 

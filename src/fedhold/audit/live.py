@@ -13,7 +13,7 @@ from rich.text import Text
 from fedhold.audit.page import find_audit
 from fedhold.audit.records import RoundRecord, read
 from fedhold.audit.scoreboard import Scoreboard, round_line
-from fedhold.report.untrusted import visible
+from fedhold.report import visible
 
 __all__ = ["Follower", "watch"]
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fedhold.audit.records import NodeRecord, RoundRecord
 from fedhold.audit.suspects import Standing, judge_round
-from fedhold.report.tables import Table
-from fedhold.report.untrusted import quoted, visible
+from fedhold.report import Table, quoted, visible
 
 __all__ = [
     "CLAIM",

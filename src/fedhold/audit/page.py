@@ -27,11 +27,7 @@ from fedhold.audit.numbers import (
 )
 from fedhold.audit.records import RoundRecord, read
 from fedhold.audit.suspects import RULE, Standing, ranges, standings
-from fedhold.report import pages
-from fedhold.report.charts import draw
-from fedhold.report.curves import Chart, Curve
-from fedhold.report.tables import write_tables
-from fedhold.report.untrusted import visible
+from fedhold.report import Chart, Curve, draw, pages, visible, write_tables
 from fedhold.storage import write_whole
 
 __all__ = ["find_audit", "report_audit", "write_audit"]

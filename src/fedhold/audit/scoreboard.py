@@ -16,10 +16,7 @@ from rich.text import Text
 from fedhold.audit.numbers import metric_series, number_of, rule_of
 from fedhold.audit.records import RoundRecord
 from fedhold.audit.suspects import NOT_ASKED, Seen, Standing, judge_round, ranges, short_names, standings
-from fedhold.report.curves import number
-from fedhold.report.heatmap import FULL
-from fedhold.report.terminal import table_of
-from fedhold.report.untrusted import visible
+from fedhold.report import FULL, number, table_of, visible
 
 __all__ = ["Scoreboard", "round_line", "sparkline"]
 

@@ -1,0 +1,3 @@
+from fedhold.bench.run import Outputs, Plan, bench
+
+__all__ = ["Outputs", "Plan", "bench"]

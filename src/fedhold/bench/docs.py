@@ -12,8 +12,7 @@ from fedhold.bench.peers import LIBRARIES
 from fedhold.bench.round import TARGET as FASTER
 from fedhold.bench.scaling import TARGET as SLOPE
 from fedhold.bench.show import best_of, cell, libraries_of, remarks, rules_of, title
-from fedhold.report.curves import COLOURS
-from fedhold.report.plots import can_plot
+from fedhold.report import COLOURS, can_plot
 
 __all__ = ["draw", "write"]
 

@@ -17,7 +17,7 @@ from fedhold.aggregation import Aggregation
 from fedhold.bench.machine import available_memory, readable
 from fedhold.bench.peers import Peer
 from fedhold.bench.reference import PULLS, gram, off_by, solve
-from fedhold.kernels.native import ENOUGH, worth_compiling
+from fedhold.kernels import ENOUGH, worth_compiling
 
 __all__ = ["OURS", "OWN", "YARDSTICK", "clients", "liars", "measure", "measure_shape"]
 

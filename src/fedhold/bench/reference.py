@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Vector
+from fedhold.kernels import Vector
 from fedhold.thresholds import automatic
 
 __all__ = ["PULLS", "Reference", "gram", "off_by", "solve"]

@@ -17,11 +17,8 @@ import numpy as np
 
 from fedhold.aggregation import aggregate
 from fedhold.bench.peers import byzfl
-from fedhold.lab.clients import Adversary, answers
-from fedhold.lab.datasets import DataError
-from fedhold.lab.federation import chance
-from fedhold.lab.paper.figures import CLIENTS, MNIST_STEP
-from fedhold.lab.world import World, prepare, split
+from fedhold.lab import Adversary, DataError, World, answers, chance, prepare, split
+from fedhold.lab.paper import CLIENTS, MNIST_STEP
 
 __all__ = ["LIARS", "TARGET", "one_round"]
 

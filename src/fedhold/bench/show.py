@@ -12,7 +12,7 @@ from fedhold.bench.measure import OURS, YARDSTICK
 from fedhold.bench.peers import LIBRARIES
 from fedhold.bench.round import TARGET as FASTER
 from fedhold.bench.scaling import TARGET as SLOPE
-from fedhold.report.terminal import print_table, table_of
+from fedhold.report import print_table, table_of
 
 __all__ = ["best_of", "cell", "libraries_of", "print_machine", "print_results", "remarks", "rules_of", "title"]
 

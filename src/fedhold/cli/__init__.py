@@ -1,0 +1,3 @@
+from fedhold.cli.app import main
+
+__all__ = ["main"]

@@ -18,11 +18,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from fedhold.aggregation import Aggregation, Client, aggregate
 from fedhold.errors import listed
-from fedhold.report.terminal import print_table, table_of
+from fedhold.report import print_table, table_of
 from fedhold.spec import parse
 from fedhold.storage import write_whole
-from fedhold.updates.files import DamagedFileError, Told, open_updates, paths_of
-from fedhold.updates.saving import save_update
+from fedhold.updates import DamagedFileError, Told, open_updates, paths_of, save_update
 
 __all__ = ["bar", "play", "read_samples"]
 

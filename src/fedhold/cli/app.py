@@ -11,14 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 
 import fedhold.lab.story as story
-from fedhold import MIXING, RULES, __version__
+from fedhold import MIXINGS, RULES, __version__
+from fedhold.cli.show_round import print_round
 from fedhold.errors import unknown
-from fedhold.lab.attacks import ATTACKS
-from fedhold.lab.datasets import DataError
-from fedhold.lab.experiment import MissingResult
-from fedhold.lab.partition import PARTITIONS
-from fedhold.lab.world import DATA
-from fedhold.report.terminal import print_round, print_table, table_of
+from fedhold.lab import ATTACKS, DATA, PARTITIONS, DataError, MissingResult
+from fedhold.report import print_table, table_of
 from fedhold.spec import FROM_CALL, THRESHOLDS
 
 __all__ = ["aggregate", "app", "bench", "demo", "list_", "main", "report", "reproduce", "round_", "run", "watch"]
@@ -45,7 +42,7 @@ app = typer.Typer(
 # What `fedhold list` shows, and the parameters that the library passes.
 LISTED: dict[str, tuple[Mapping[str, Callable[..., Any]], set[str]]] = {
     "Rules: aggregate(updates, rule, ...)": (RULES, {"geometry", *FROM_CALL}),
-    "Mixings: written before a rule, as in 'screen | huber'": (MIXING, {"geometry", *FROM_CALL}),
+    "Mixings: written before a rule, as in 'screen | huber'": (MIXINGS, {"geometry", *FROM_CALL}),
     "Thresholds: huber(threshold=...)": (THRESHOLDS, set()),
     'Attacks: federate(..., attack=...), attack = "..." in a config': (ATTACKS, {"knowledge"}),
     'Tasks: data = "..." in a config': (DATA, {"seed", "cut", "m"}),
@@ -105,7 +102,7 @@ def demo(
     jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
 ) -> None:
     """One round with liars; then a federation of 500 clients, 100 of them liars, under four attacks and five rules."""
-    from fedhold.lab.demo import demo as play
+    from fedhold.cli.demo import demo as play
 
     _checked(lambda: play(out, seed=seed, jobs=jobs, console=Console(highlight=False)))
 
@@ -133,7 +130,7 @@ def reproduce(
     ),
 ) -> None:
     """The paper's figures, its Table 1, its theory, and a verdict on each of its claims."""
-    from fedhold.lab.paper.reproduce import reproduce as play
+    from fedhold.lab.paper import reproduce as play
 
     _checked(lambda: play(what, seeds=seeds, mnist_seeds=mnist_seeds, jobs=jobs, quick=quick, out=out))
 
@@ -176,7 +173,7 @@ def watch(
     every: Annotated[float, typer.Option(help="Seconds between two looks at the file.", min=0.05)] = 0.5,
 ) -> None:
     """Follow an audit.jsonl live: last round, nodes, suspects."""
-    from fedhold.audit.live import watch as play
+    from fedhold.audit import watch as play
 
     _checked(lambda: play(audit, once=once, every=every, console=Console(highlight=False)))
 
@@ -198,8 +195,8 @@ def bench(
     earlier: Annotated[Path | None, typer.Option("--from", help="Measure nothing: tell the --json of a run.")] = None,
 ) -> None:
     """Speed in multiples of X.mean(0), and the error of rules that iterate; ours alone, or beside other libraries."""
-    from fedhold.bench.run import Outputs, Plan
-    from fedhold.bench.run import bench as play
+    from fedhold.bench import Outputs, Plan
+    from fedhold.bench import bench as play
 
     def measure() -> int:
         plan = Plan.of(shape or [], rules, repeat, seconds, scaling=scaling, round=round_)

@@ -7,12 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedhold.audit.page import find_audit, report_audit
-from fedhold.lab.config import load
-from fedhold.lab.experiment import MissingResult, Result, Store, run_all
-from fedhold.lab.report import Panel, write_report
-from fedhold.report.terminal import print_table, table_of
-from fedhold.report.untrusted import visible
+from fedhold.audit import find_audit, report_audit
+from fedhold.lab import MissingResult, Panel, Result, Store, load, run_all, write_report
+from fedhold.report import print_table, table_of, visible
 
 __all__ = ["panels", "play", "report"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedhold.audit.records import NodeRecord
+from fedhold.audit import NodeRecord
 from fedhold.errors import integer, require
 
 __all__ = ["Quarantine", "Ward", "offenders"]

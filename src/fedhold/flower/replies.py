@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from fedhold.audit.records import told
+from fedhold.audit import told
 from fedhold.flower.api import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from fedhold.flower.model import KINDS, WIDEST, Arrays, Model
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedhold.aggregation import Aggregation, Client, aggregate
-from fedhold.audit.metrics import screened
-from fedhold.audit.records import NodeRecord, RoundRecord
+from fedhold.audit import NodeRecord, RoundRecord, screened
 from fedhold.errors import positive
 from fedhold.flower.api import Message, MetricRecord, RecordDict, flower_log
 from fedhold.flower.model import Arrays, Model

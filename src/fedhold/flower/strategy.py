@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhold.audit.records import NodeRecord, append
+from fedhold.audit import NodeRecord, append
 from fedhold.errors import integer, positive, require
 from fedhold.flower.api import (
     ArrayRecord,
@@ -29,7 +29,6 @@ from fedhold.flower.replies import Reply, read_replies
 from fedhold.flower.rounds import OpenRound, Rule, account, averaged, settle, tell, tried
 from fedhold.flower.run import EvaluateFn, Plan, run
 from fedhold.flower.state import State, load, save
-from fedhold.rules.m_estimators import centered_clipping
 from fedhold.spec import parse
 
 __all__ = ["RobustStrategy"]
@@ -85,7 +84,7 @@ class RobustStrategy(FedAvg):
             rule=rule,
             parameters=dict(parameters or {}),
             sample_cap=sample_cap,
-            starts=stages[-1].function is centered_clipping,  # begins there by definition; others save next to nothing
+            starts=stages[-1].declared.from_last,  # other rules would save next to nothing by starting there
             byzantine=None if byzantine is None else integer(byzantine, "byzantine"),
             certify=self.audit is not None,
         )

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedhold.kernels.arrays import Vector
+from fedhold.kernels import Vector
 
 __all__ = ["Anchor"]
 

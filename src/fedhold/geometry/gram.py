@@ -9,9 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Block, Vector
-from fedhold.kernels.native import RUN
-from fedhold.updates.matrix import SLAB, Pass, Updates
+from fedhold.kernels import RUN, Block, Vector
+from fedhold.updates import SLAB, Pass, Updates
 
 __all__ = ["Gram", "Residuals", "central_client", "gram_pass", "residuals"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhold.geometry.view import Geometry, Matrix, Weights, normalised
-from fedhold.kernels.arrays import Vector
+from fedhold.kernels import Vector
 
 __all__ = ["newton", "pulls_at"]
 

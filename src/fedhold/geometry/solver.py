@@ -9,7 +9,7 @@ import numpy as np
 
 from fedhold.geometry.newton import newton, pulls_at
 from fedhold.geometry.view import Geometry, Measurement, Weights, normalised
-from fedhold.kernels.arrays import Vector, length
+from fedhold.kernels import Vector, length
 
 __all__ = ["Solved", "solve"]
 

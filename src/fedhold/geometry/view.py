@@ -6,20 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhold.geometry.anchor import Anchor
 from fedhold.geometry.gram import Gram
-from fedhold.kernels.arrays import Block, Vector, length, unscaled
-from fedhold.updates import columns
-from fedhold.updates.columns import Columnwise
-from fedhold.updates.matrix import Updates
-from fedhold.updates.mixture import Mixture
+from fedhold.kernels import Block, Matrix, Vector, Weights, length, unscaled
+from fedhold.updates import Columnwise, Mixture, Updates, columns
 
 __all__ = ["Geometry", "Matrix", "Measurement", "Weights", "normalised"]
-
-Weights = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 
 START_COLUMNS = 256  # distances over so many columns are right to some percent: enough to start from
 START_STEPS = 3

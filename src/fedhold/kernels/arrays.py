@@ -15,7 +15,10 @@ from numpy.typing import DTypeLike, NDArray
 
 __all__ = [
     "Block",
+    "Floats",
+    "Matrix",
     "Vector",
+    "Weights",
     "compute_dtype",
     "dtype_name",
     "each",
@@ -36,7 +39,16 @@ Block = NDArray[Any]
 """Columns of all rows."""
 
 Vector = NDArray[np.float64]
-"""Where there are d numbers and the updates lie on a cluster, a `dasked.Spread` stands for it."""
+"""Numbers in a row. Where there are d of them and the updates lie on a cluster, a `Spread` stands for it."""
+
+Matrix = NDArray[np.float64]
+"""Rows of numbers, such as m x m products."""
+
+Weights = NDArray[np.float64]
+"""One number of at least 0 per client."""
+
+Floats = NDArray[np.floating[Any]]
+"""float32 or float64, of any shape: models and gradients."""
 
 LARGEST = float(np.finfo(np.float64).max)
 

@@ -13,7 +13,7 @@ from fedhold.aggregation import aggregate
 from fedhold.errors import integer, require, unknown
 from fedhold.lab.attacks import ATTACKS, Attack, Knowledge, huber_attack
 from fedhold.lab.tasks import Floats, Shards, Task
-from fedhold.thresholds import Threshold, threshold_function
+from fedhold.thresholds import Threshold, follows_distances, threshold_function
 
 __all__ = ["Adversary", "answers", "asked_clients", "client", "remember", "take", "truthful_mean"]
 
@@ -131,8 +131,7 @@ class Adversary:
 
     def _thresholds(self, threshold: Threshold, honest: Floats, samples: NDArray[np.intp]) -> NDArray[np.float64]:
         """T_i: by the samples alone where they decide, else those the server would find if nobody lied."""
-        maker = getattr(threshold, "__qualname__", "").partition(".")[0]
-        if self.sample_cap is None and maker in ("fixed", "by_samples", "from_theory"):
+        if self.sample_cap is None and not follows_distances(threshold):
             return threshold(np.zeros(len(samples)), samples.astype(np.float64))
         found = aggregate(honest, "huber", samples=samples, sample_cap=self.sample_cap, threshold=threshold)
         return found.clients.thresholds

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedhold import __version__
 from fedhold.errors import integer, listed, positive, require
-from fedhold.kernels.native import numba_version
+from fedhold.kernels import numba_version
 from fedhold.lab.federation import Federated, Round, chance, federate
 from fedhold.lab.processes import bar, in_processes
 from fedhold.lab.rsa import RSA_LOOP, rsa, rsa_parameters

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import require
-from fedhold.kernels.native import worth_compiling
-from fedhold.kernels.threads import threads
+from fedhold.kernels import threads, worth_compiling
 
 __all__ = ["Dense", "Layer", "Part", "Sparse", "client_products", "precision", "sparse"]
 

@@ -11,12 +11,20 @@ import numpy as np
 
 from fedhold.errors import require, unknown
 from fedhold.lab import runs
-from fedhold.report import pages
-from fedhold.report.charts import draw
-from fedhold.report.curves import COLOURS, Chart, curve
-from fedhold.report.heatmap import draw_weights
-from fedhold.report.plots import can_plot, plot, plot_weights
-from fedhold.report.tables import Table, file_paths, write_tables
+from fedhold.report import (
+    COLOURS,
+    Chart,
+    Table,
+    can_plot,
+    curve,
+    draw,
+    draw_weights,
+    file_paths,
+    pages,
+    plot,
+    plot_weights,
+    write_tables,
+)
 from fedhold.storage import write_whole
 
 if TYPE_CHECKING:

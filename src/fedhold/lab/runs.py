@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.report.curves import Chart, Curve
-from fedhold.report.heatmap import detection
+from fedhold.report import Chart, Curve, detection
 
 if TYPE_CHECKING:
     from fedhold.lab.experiment import Experiment, Result

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhold.aggregation import Aggregation, aggregate
 from fedhold.errors import integer, require
-from fedhold.kernels.arrays import Vector
+from fedhold.kernels import Vector
 
 __all__ = ["LIES", "Scene", "Verdict", "judge", "scene"]
 

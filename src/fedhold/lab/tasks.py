@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, require
-from fedhold.kernels.threads import shared
+from fedhold.kernels import shared
 from fedhold.lab.datasets import Samples
 from fedhold.lab.first_layer import Dense, Layer, Part, Sparse, client_products, precision, sparse
 

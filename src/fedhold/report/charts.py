@@ -12,7 +12,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Vector
+from fedhold.kernels import Vector
 from fedhold.report.curves import Chart, Frame, frame, number, round_numbers, style
 
 __all__ = ["draw", "x_axis"]

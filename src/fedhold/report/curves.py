@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Vector
+from fedhold.kernels import Vector
 
 __all__ = ["COLOURS", "DASHES", "Chart", "Curve", "Frame", "curve", "frame", "number", "round_numbers", "style"]
 

@@ -10,7 +10,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Vector
+from fedhold.kernels import Vector
 from fedhold.report.charts import HEIGHT, INNER_HEIGHT, INNER_WIDTH, LEFT, TOP, WIDTH, x_axis
 
 __all__ = ["FULL", "SCALE", "arranged", "detection", "draw_weights", "flagged", "picture"]

@@ -14,7 +14,7 @@ from fedhold.report.curves import number
 from fedhold.report.heatmap import FULL, SCALE
 
 if TYPE_CHECKING:
-    from fedhold.lab.paper.claims import Verdict
+    from fedhold.lab.paper import Verdict
 
 __all__ = [
     "Section",

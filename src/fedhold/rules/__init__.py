@@ -4,6 +4,7 @@ In: a `Geometry`. Out: m weights, or what is to be done with each column.
 Imports: `fedhold.geometry` and below, `fedhold.thresholds`.
 """
 
+from fedhold.rules.declaration import Declaration, declaration_of, declares
 from fedhold.rules.m_estimators import (
     centered_clipping,
     geometric_median,
@@ -18,10 +19,13 @@ from fedhold.rules.mixing import bucketing, clipping, nearest_neighbour_mixing, 
 from fedhold.rules.selection import bulyan, divide_and_conquer, krum, multi_krum, spectral_filter
 
 __all__ = [
+    "Declaration",
     "bucketing",
     "bulyan",
     "centered_clipping",
     "clipping",
+    "declaration_of",
+    "declares",
     "divide_and_conquer",
     "geometric_median",
     "huber",

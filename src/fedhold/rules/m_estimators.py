@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedhold.errors import FEWER, integer, positive, require
-from fedhold.geometry.newton import pulls_at
-from fedhold.geometry.solver import Solved, solve
-from fedhold.geometry.view import Geometry, Weights, normalised
-from fedhold.kernels.arrays import Vector, numbers
+from fedhold.geometry import Geometry, Solved, Weights, normalised, pulls_at, solve
+from fedhold.kernels import Vector, numbers
+from fedhold.rules.declaration import declares
 from fedhold.thresholds import Threshold, threshold_function
-from fedhold.updates import columns
-from fedhold.updates.columns import Columnwise
+from fedhold.updates import Columnwise, columns
 
 __all__ = [
     "centered_clipping",
@@ -32,6 +30,7 @@ VANISHING = 1e-250  # below so many typical distances, T_i/d_i may be 0 for ever
 LIMIT = 1e-6  # thresholds of so many typical distances stand for 0: the answer is then at most that far off
 
 
+@declares(distances=False)
 def mean(geometry: Geometry) -> Weights:
     """The mean weighted by samples; not robust, the yardstick of everything else.
 
@@ -40,6 +39,7 @@ def mean(geometry: Geometry) -> Weights:
     return normalised(geometry.samples)
 
 
+@declares(certifies=True)
 def huber(
     geometry: Geometry,
     *,
@@ -128,6 +128,7 @@ def median_of_means(
     return Solved(solved.weights @ mixture, None, solved.converged, solved.iterations, solved.stationarity)
 
 
+@declares(view="columns")
 def median(geometry: Geometry) -> Columnwise:  # noqa: ARG001
     """The median of every column; for even m the mean of the two middle values.
 
@@ -136,6 +137,7 @@ def median(geometry: Geometry) -> Columnwise:  # noqa: ARG001
     return Columnwise(columns.median)
 
 
+@declares(view="columns")
 def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:
     """The mean of every column without its f smallest and f largest values.
 
@@ -146,6 +148,7 @@ def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:
     return Columnwise(partial(columns.trimmed_mean, f=f))
 
 
+@declares(view="columns")
 def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
     """The mean of the m - f values of every column that are nearest to its median.
 
@@ -156,6 +159,7 @@ def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
     return Columnwise(partial(columns.mean_around_median, keep=m - f))
 
 
+@declares(distances=False, from_last=True)
 def centered_clipping(
     geometry: Geometry, *, radius: float | None = None, iterations: int = 5, start: Vector | None = None
 ) -> Solved:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import numpy as np
 
 from fedhold.errors import FEWER, integer, positive, require
-from fedhold.geometry.solver import Solved
-from fedhold.geometry.view import Geometry, Matrix
-from fedhold.kernels.arrays import Vector
+from fedhold.geometry import Geometry, Matrix, Solved
+from fedhold.kernels import Vector
+from fedhold.rules.declaration import declares
 from fedhold.rules.m_estimators import huber
 
 __all__ = ["bucketing", "clipping", "nearest_neighbour_mixing", "screen"]
 
 
+@declares(pairs=True)
 def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
     """Replace each client by the mean of its m - f nearest, itself among them.
 

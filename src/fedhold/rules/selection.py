@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import FEWER, integer, positive, require
-from fedhold.geometry.view import Geometry, Matrix, Weights, normalised
-from fedhold.kernels.arrays import Vector
+from fedhold.geometry import Geometry, Matrix, Weights, normalised
+from fedhold.kernels import Vector
+from fedhold.rules.declaration import declares
 from fedhold.rules.m_estimators import huber
-from fedhold.updates import columns
-from fedhold.updates.columns import Columnwise
+from fedhold.updates import Columnwise, columns
 
 __all__ = ["bulyan", "divide_and_conquer", "krum", "krum_scores", "multi_krum", "spectral_filter"]
 
@@ -29,6 +29,7 @@ def krum_scores(squared_distances: Matrix, f: int) -> Vector:
     return scores
 
 
+@declares(pairs=True)
 def krum(geometry: Geometry, *, f: int) -> Weights:
     """Keep the client closest to its neighbours.
 
@@ -38,6 +39,7 @@ def krum(geometry: Geometry, *, f: int) -> Weights:
     return _lowest_scores(geometry, "krum", f, 1)
 
 
+@declares(pairs=True)
 def multi_krum(geometry: Geometry, *, f: int, keep: int | None = None) -> Weights:
     """The plain mean of the `keep` clients (m - f unless given) with the smallest Krum scores.
 
@@ -54,6 +56,7 @@ def _lowest_scores(geometry: Geometry, rule: str, f: int, keep: int | None) -> W
     return _equal(np.argsort(krum_scores(geometry.squared_distances, f), kind="stable")[:kept], m)
 
 
+@declares(pairs=True)
 def bulyan(geometry: Geometry, *, f: int) -> Columnwise:
     """Krum m - 2f times, each time among those not yet chosen; then, column by column, the mean around the median.
 
@@ -102,6 +105,7 @@ def _one_by_one(squares: Matrix, f: int, count: int) -> NDArray[np.intp]:
     return np.array(chosen)
 
 
+@declares(pairs=True)
 def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
     """Take weight from the clients that stretch the covariance, until 2f clients' worth of it is gone.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhold.errors import positive
-from fedhold.kernels.arrays import Vector, dtype_name, host, is_array, is_dask, kind, largest
+from fedhold.kernels import Vector, dtype_name, host, is_array, is_dask, kind, largest
 from fedhold.updates.magnitudes import out_of_reach
 from fedhold.updates.matrix import Pass, Updates
 from fedhold.updates.sources import Source

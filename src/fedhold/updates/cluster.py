@@ -17,8 +17,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fedhold.kernels.arrays import Block, Vector, from_host, largest, length, unscaled
-from fedhold.kernels.sweeps import INTERPRETED, Sweeps
+from fedhold.kernels import INTERPRETED, Block, Sweeps, Vector, from_host, largest, length, unscaled
 from fedhold.updates.matrix import TILE, Kernel, Updates
 from fedhold.updates.shipping import pack, unpack
 from fedhold.updates.sources import Source

@@ -13,9 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Block, Vector
-from fedhold.kernels.native import worth_compiling
-from fedhold.kernels.sweeps import Sweeps
+from fedhold.kernels import Block, Sweeps, Vector, worth_compiling
 from fedhold.updates.matrix import TILE, Kernel, Updates
 
 __all__ = [

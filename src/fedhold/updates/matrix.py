@@ -15,10 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Block, Vector, largest, to_host, unscaled
-from fedhold.kernels.sweeps import Sweeps, sweeps_for
-from fedhold.kernels.threads import shared
-from fedhold.kernels.threads import threads as threads_to_use
+from fedhold.kernels import Block, Sweeps, Vector, largest, shared, sweeps_for, to_host, unscaled
+from fedhold.kernels import threads as threads_to_use
 from fedhold.updates.magnitudes import DOUBLE_ROOM, SINGLE_ROOM, exponents_of
 from fedhold.updates.mixture import Mixture
 from fedhold.updates.sources import Source

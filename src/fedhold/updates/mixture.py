@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Block
+from fedhold.kernels import Block
 
 __all__ = ["Mixture"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Block, compute_dtype, dtype_name, to_host
+from fedhold.kernels import Block, compute_dtype, dtype_name, to_host
 from fedhold.updates.files import StoredArray
 
 __all__ = ["Source"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count as counter
 from typing import Any
 
-from fedhold.kernels.arrays import Vector, from_host, is_array, kind
+from fedhold.kernels import Vector, from_host, is_array, kind
 from fedhold.updates.files import DamagedFileError, StoredArray
 
 __all__ = ["Leaf", "Path", "Signature", "count", "describe", "flatten", "form", "rebuild", "signature"]

@@ -20,7 +20,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedhold.lab.experiment import Experiment, Result
+from fedhold.lab import Experiment, Result
 
 __all__ = ["Claim", "Comparison", "Evidence", "Results", "Verdict", "interval", "judge", "outcome"]
 

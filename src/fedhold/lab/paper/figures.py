@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedhold.errors import integer, require
-from fedhold.lab.experiment import Experiment
+from fedhold.lab import Experiment
 
 __all__ = [
     "AUTOMATIC_T",

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.lab.experiment import Experiment
+from fedhold.lab import Experiment
 from fedhold.lab.paper.claims import Comparison, Results
 from fedhold.lab.paper.figures import BASELINES, FIGURES, PAPER_T, Plan, attack_free
 

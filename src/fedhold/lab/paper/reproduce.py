@@ -16,14 +16,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Printed
 
 from fedhold.errors import integer, unknown
-from fedhold.lab.experiment import Experiment, Result, Store, run_all
+from fedhold.lab import Experiment, Panel, Result, Store, in_processes, run_all, write_report
 from fedhold.lab.paper import sentences as paper
 from fedhold.lab.paper import table1, theory
 from fedhold.lab.paper.claims import Results, Verdict, judge
 from fedhold.lab.paper.figures import FIGURES, METHODS, Plan, experiments
-from fedhold.lab.processes import in_processes
-from fedhold.lab.report import Panel, write_report
-from fedhold.report.tables import Table
+from fedhold.report import Table
 
 __all__ = ["WHAT", "claims_table", "reproduce", "words"]
 

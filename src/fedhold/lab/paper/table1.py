@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.aggregation import aggregate
-from fedhold.lab.attacks import ATTACKS, Knowledge
+from fedhold.lab import ATTACKS, Knowledge
 
 __all__ = ["CRITERIA", "PAPER", "QUICK", "SPECS", "Cell", "Effort", "excess", "measure", "worst_error"]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedhold import bounds
 from fedhold.aggregation import aggregate
-from fedhold.lab.attacks import Knowledge, sign_flip, trimmed_mean_attack
+from fedhold.lab import Knowledge, sign_flip, trimmed_mean_attack
 
 __all__ = ["CASES", "Case", "Looseness", "loosest", "measure"]
 

@@ -8,11 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-import fedhold.lab.story as story
-from fedhold.lab.experiment import Experiment, Result, Store, run_all
-from fedhold.lab.report import Panel, write_report
-from fedhold.report.heatmap import flagged
-from fedhold.report.terminal import print_round, table_of
+from fedhold.cli.show_round import print_round
+from fedhold.lab import Experiment, Panel, Result, Store, run_all, story, write_report
+from fedhold.report import flagged, table_of
 
 __all__ = ["ATTACKS", "RULES", "demo", "runs"]
 
