@@ -1,4 +1,13 @@
-"""Federated learning that holds when clients lie."""
+"""Federated learning that holds when clients lie.
+
+A server hands `aggregate` what m clients sent, an m x d matrix that is never built. A rule sees one of two views of it:
+
+    geometry   distances between clients, and to any weighted centre  ->  m weights  ->  weights @ updates
+    columns    one block of columns at a time                         ->  one row
+
+`aggregate(updates, "huber", samples=n)` returns an `Aggregation`: the value, one row per client, and a certificate.
+`fedhold.flower` and `fedhold.nvflare` put it into servers, `fedhold.lab` is the laboratory to study it in.
+"""
 
 from fedhold import bounds, thresholds
 from fedhold.aggregation import Aggregation, Client, Clients, aggregate

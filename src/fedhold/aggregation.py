@@ -1,4 +1,8 @@
-"""aggregate(): what m clients sent -> one aggregate, and an account of every client."""
+"""aggregate(): what m clients sent -> one aggregate, and an account of every client.
+
+updates -> admission (who may take part, why not) -> first look (one pass: squares, and what the rule's view needs)
+        -> geometry or columns -> rule -> weights or row -> account (value, one row per client, proof)
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,26 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhold.certificate import Certificate, top_eigenvalue
-from fedhold.geometry import SQUARE_RUN, Geometry, Matrix, Solved, Weights, residuals
-from fedhold.kernels import Vector, each, length, numbers
-from fedhold.rules import m_estimators as rules
+from fedhold.certificate import Certificate, Proof
+from fedhold.geometry import Geometry, Solved
+from fedhold.kernels import Matrix, Vector, Weights, numbers
 from fedhold.spec import Stage, parse
-from fedhold.survey import Survey
-from fedhold.updates import DOUBLE_ROOM, Admission, Columnwise, admit, columns, forgiving, opened
+from fedhold.updates import (
+    ALL_PAIRS,
+    Admission,
+    Columnwise,
+    FirstLook,
+    Updates,
+    Wanted,
+    admit,
+    opened,
+    past_damaged_files,
+)
 
-__all__ = ["Aggregation", "Client", "Clients", "Proof", "aggregate"]
+__all__ = ["Aggregation", "Client", "Clients", "aggregate"]
 
-FAR = 2.0**DOUBLE_ROOM  # as far as we can measure; the way from there is as good as from farther
+FEW = 32  # clients: the products of all pairs of so few cost less than the passes of a solve
+TIE = 1e-9  # relative: a distance this close to its threshold is at the threshold
 COLUMNS = ("client", "status", "weight", "distance", "threshold", "samples", "reason")
 SHOWN = 40  # rows of a printed table, half from each end
 
@@ -60,36 +73,25 @@ def aggregate(
     >>> result.clients[4].status
     'clipped'
     """
-    *mixings, final = parse(rule, parameters)
-    call: dict[str, Any] = {"rng": _generator(rng), "start": None}
-    survey = Survey([stage.function for stage in (*mixings, final)], lambda points: _run(final, points, call))
-    admission = forgiving(opened(updates), lambda given: admit(given, samples, sample_cap, like, survey))
+    stages = parse(rule, parameters)
+    final = stages[-1]
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
-
-    if start is not None:
-        base = admission.updates.base
-        call["start"] = each(admission.vector(start, "start"), lambda part: np.clip(np.ldexp(part, base), -FAR, FAR))
-    geometry = survey.geometry(admission, call["start"])
-    points, mixture = geometry, None
-    for stage in mixings:
-        matrix = _run(stage, points, call)
-        mixture = matrix if mixture is None else matrix @ mixture
-        points = geometry.mixed(mixture, _mixed_samples(mixture, admission.samples))
+    generator = _generator(rng)
+    admission = past_damaged_files(
+        opened(updates),
+        lambda given: admit(given, samples, sample_cap, like, lambda matrix: _wanted(stages, matrix)),
+    )
+    call = _Call(generator, None if start is None else admission.start(start))
+    geometry = Geometry(admission.updates.reaching(call.start), admission.samples, admission.look)
     try:
-        outcome = _run(_for_admitted(final, admission), points, call)
+        account = _account(stages, geometry, admission, call)
     except ValueError as problem:
-        rejected = len(admission.reasons) - len(admission.admitted)
-        if not rejected:
+        if not admission.rejected:
             raise
-        raise ValueError(f"{problem} Note that {rejected} of {len(admission.reasons)} clients were rejected.") from None
-    if isinstance(outcome, Columnwise):
-        account = _of_columns(outcome, points, geometry, mixture, survey.row(admission))
-    else:
-        solved = outcome if isinstance(outcome, Solved) else Solved(_checked(outcome, points.m, final.name))
-        account = _of_weights(
-            solved, points, geometry, mixture, call["start"] if final.name == "centered_clipping" else None
-        )
+        raise ValueError(
+            f"{problem} Note that {admission.rejected} of {len(admission.reasons)} clients were rejected."
+        ) from None
     clients = _clients(account, admission, geometry)
     return Aggregation(
         value=admission.shaped(account.value),
@@ -97,23 +99,17 @@ def aggregate(
         clients=clients,
         converged=account.solved.converged,
         iterations=account.solved.iterations,
-        rule=" | ".join(map(str, [*mixings, final])),
-        proof=Proof(geometry, account.value, account.distances, account.solved)
-        if final.function is rules.huber and mixture is None
-        else None,
+        rule=" | ".join(map(str, stages)),
+        proof=Proof(geometry, account.value, account.distances, account.solved) if account.certifies else None,
     )
 
 
-def _run(stage: Stage, geometry: Geometry, call: dict[str, Any]) -> Any:
-    return stage.function(geometry, **stage.parameters, **{name: call[name] for name in call if stage.takes(name)})
+@dataclass(frozen=True)
+class _Call:
+    """What a stage receives when it names it: arguments of aggregate() that are not its own parameters."""
 
-
-def _for_admitted(stage: Stage, admission: Admission) -> Stage:
-    """The stage with the thresholds of the admitted clients, where it was given one for every client."""
-    given = stage.parameters.get("threshold")
-    if not isinstance(given, list | tuple | np.ndarray) or len(given) != len(admission.reasons):
-        return stage
-    return replace(stage, parameters={**stage.parameters, "threshold": [given[i] for i in admission.admitted]})
+    rng: np.random.Generator
+    start: Vector | None
 
 
 def _generator(rng: np.random.Generator | int | None) -> np.random.Generator:
@@ -124,15 +120,47 @@ def _generator(rng: np.random.Generator | int | None) -> np.random.Generator:
     return np.random.default_rng(0 if rng is None else rng)
 
 
-def _mixed_samples(mixture: Matrix, samples: Weights) -> Weights:
-    """A mixed row counts as the mean of the clients in it."""
-    members = mixture != 0
-    return members @ samples / members.sum(axis=1)
+def _run(stage: Stage, geometry: Geometry, call: _Call) -> Any:
+    given = {name: value for name, value in vars(call).items() if stage.takes(name)}
+    return stage.function(geometry, **stage.parameters, **given)
+
+
+# The first look at the data.
+
+
+def _wanted(stages: Sequence[Stage], updates: Updates) -> Wanted:
+    """What to find out in the first pass, from what the stages declare and from what passes cost.
+
+    Files are to be read as seldom as possible. In memory, compiled code is done with a block while it is in cache, so that a
+    column rule's row comes in the same pass; NumPy is faster in a pass of its own. Few clients have few pairs.
+    """
+    *mixings, final = stages
+    compiled, by_columns = updates.kernels.compiled, final.declared.view == "columns"
+    if by_columns and not mixings and (updates.costly_to_read or compiled):
+        try:
+            rule: Columnwise = _run(final, Geometry(updates, np.ones(updates.m)), _Call(np.random.default_rng(0), None))
+        except ValueError:  # It will be raised again, once it is known who is admitted.
+            return None
+        return rule
+    few = updates.m <= FEW and compiled and not by_columns
+    saves_passes = (updates.costly_to_read or few) and final.declared.centres
+    return ALL_PAIRS if saves_passes or any(stage.declared.pairs for stage in stages) else None
+
+
+# From the geometry of the admitted clients to their account.
 
 
 @dataclass(frozen=True)
 class _Account:
-    """What came out, for the admitted clients: the value, their part in it, and how far they are from it."""
+    """What came out, for the admitted clients.
+
+    value       the aggregate
+    distances   of every client to it
+    takes_part  whether the rule used the client
+    weights     their shares in the value; None for column rules, and where a start has a share
+    solved      thresholds, and how well the problem was solved
+    certifies   whether `solved` can be proven
+    """
 
     value: Vector
     distances: Vector
@@ -140,33 +168,73 @@ class _Account:
     weights: Weights | None
     thresholds: Vector | None
     solved: Solved
+    certifies: bool
+
+
+def _account(stages: Sequence[Stage], geometry: Geometry, admission: Admission, call: _Call) -> _Account:
+    *mixings, final = stages
+    points, mixture = geometry, None
+    for stage in mixings:
+        matrix = _run(stage, points, call)
+        mixture = matrix if mixture is None else matrix @ mixture
+        points = geometry.mixed(mixture, _mixed_samples(mixture, admission.samples))
+    outcome = _run(_for_admitted(final, admission), points, call)
+    if isinstance(outcome, Columnwise):
+        return _of_columns(outcome, points, geometry, mixture, admission.look)
+    solved = outcome if isinstance(outcome, Solved) else Solved(_checked(outcome, points.m, final.name))
+    return _of_weights(solved, points, geometry, mixture, certifies=final.declared.certifies)
+
+
+def _for_admitted(stage: Stage, admission: Admission) -> Stage:
+    """The stage with the thresholds of the admitted clients, where it was given one for every client."""
+    given = stage.parameters.get("threshold")
+    if not isinstance(given, list | tuple | np.ndarray) or len(given) != len(admission.reasons):
+        return stage
+    return replace(stage, parameters={**stage.parameters, "threshold": [given[i] for i in admission.admitted]})
+
+
+def _mixed_samples(mixture: Matrix, samples: Weights) -> Weights:
+    """A mixed row counts as the mean of the clients in it."""
+    members = mixture != 0
+    return members @ samples / members.sum(axis=1)
 
 
 def _of_columns(
-    rule: Columnwise, points: Geometry, geometry: Geometry, mixture: Matrix | None, seen: tuple[Vector, Vector] | None
+    rule: Columnwise, points: Geometry, geometry: Geometry, mixture: Matrix | None, look: FirstLook
 ) -> _Account:
-    value, products = (columns.apply(points.updates, rule), None) if seen is None else seen
+    value = points.column_row(rule) if look.row is None else look.row
     part = np.ones(points.m, dtype=bool) if rule.clients is None else np.isin(np.arange(points.m), rule.clients)
-    takes_part = part if mixture is None else (mixture[part] != 0).any(axis=0)
-    return _Account(value, geometry.distances_to(value, products), takes_part, None, None, Solved(np.empty(0)))
+    return _Account(
+        value=value,
+        distances=geometry.distances_to(value, look.row_products),
+        takes_part=part if mixture is None else (mixture[part] != 0).any(axis=0),
+        weights=None,
+        thresholds=None,
+        solved=Solved(np.empty(0)),
+        certifies=False,
+    )
 
 
 def _of_weights(
-    solved: Solved, points: Geometry, geometry: Geometry, mixture: Matrix | None, origin: Vector | None
+    solved: Solved, points: Geometry, geometry: Geometry, mixture: Matrix | None, *, certifies: bool
 ) -> _Account:
-    measured = solved.measured or points.measure(solved.weights, origin=origin)
+    measured = solved.measured or points.measure(solved.weights, origin=solved.origin)
     if mixture is None:
-        weights = None if origin is not None else solved.weights
-        return _Account(measured.centre, measured.distances, solved.weights > 0, weights, solved.thresholds, solved)
+        weights = None if solved.origin is not None else solved.weights
+        takes_part, thresholds = solved.weights > 0, solved.thresholds
+        return _Account(
+            measured.centre, measured.distances, takes_part, weights, thresholds, solved, certifies=certifies
+        )
     weights = solved.weights @ mixture
     thresholds = None
-    if solved.thresholds is not None and (mixture.max(axis=1) == 1).all():  # clients were chosen, not mixed
+    if solved.thresholds is not None and (mixture.max(axis=1) == 1).all():  # Clients were chosen, not mixed.
         thresholds = np.where(mixture.any(axis=0), solved.thresholds @ mixture, np.nan)
-    return _Account(measured.centre, geometry.distances_to(measured.centre), weights > 0, weights, thresholds, solved)
+    distances = geometry.distances_to(measured.centre)
+    return _Account(measured.centre, distances, weights > 0, weights, thresholds, solved, certifies=False)
 
 
 def _checked(weights: Any, m: int, rule: str) -> Weights:
-    """Weights that a user's own rule gave."""
+    """Weights that a user's own rule returned."""
     checked = numbers(weights)
     if checked.shape != (m,) or not (checked >= 0).all() or not np.isclose(checked.sum(), 1, atol=1e-6):
         raise ValueError(
@@ -175,36 +243,36 @@ def _checked(weights: Any, m: int, rule: str) -> Weights:
     return checked
 
 
-def _spread(column: Vector | None, admission: Admission, everyone: Vector) -> Vector:
-    """What is known of the admitted, put in its place among everyone."""
-    if column is not None:
-        everyone[admission.admitted] = column
-    return everyone
-
-
 def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Clients:
+    """One row per client, the rejected ones among them."""
     m, admitted = len(admission.reasons), admission.admitted
+
+    def for_everyone(known: Vector | None, otherwise: Vector) -> Vector:
+        if known is not None:
+            otherwise[admitted] = known
+        return otherwise
+
     thresholds = account.thresholds
     if thresholds is not None:
         thresholds = np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds))
-    distances = _spread(geometry.real(account.distances), admission, np.full(m, np.nan))
-    limits = _spread(thresholds, admission, np.full(m, np.nan))
+    distances = for_everyone(geometry.real(account.distances), np.full(m, np.nan))
+    limits = for_everyone(thresholds, np.full(m, np.nan))
+    weights = np.full(len(admitted), np.nan) if account.weights is None else account.weights
     statuses = np.full(m, "rejected")
     statuses[admitted] = np.where(account.takes_part, "kept", "dropped")
-    weights = np.full(len(admitted), np.nan) if account.weights is None else account.weights
-    statuses[distances / (1 + 1e-9) > limits] = "clipped"
+    statuses[distances / (1 + TIE) > limits] = "clipped"
     return Clients(
         indices=np.arange(m),
         statuses=statuses,
         reasons=admission.reasons,
         distances=distances,
         thresholds=limits,
-        weights=_spread(weights, admission, np.zeros(m)),
-        samples=_spread(admission.samples, admission, admission.claimed.copy()),
+        weights=for_everyone(weights, np.zeros(m)),
+        samples=for_everyone(admission.samples, admission.claimed.copy()),
     )
 
 
-# What it returns.
+# What aggregate() returns.
 
 
 @dataclass(frozen=True)
@@ -295,48 +363,6 @@ def _cell(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-@dataclass(frozen=True)
-class Proof:
-    """What a certificate needs, kept until it is asked for: the m x m matrix can cost more than the aggregate itself."""
-
-    geometry: Geometry
-    value: Vector
-    distances: Vector
-    solved: Solved
-
-    def certificate(self) -> Certificate:
-        """From the residuals, and all that rounding can have done to them."""
-        geometry, shares = self.geometry, self.geometry.shares
-        found = residuals(geometry.updates, self.value, self.distances)
-        norms = found.lengths
-        rounding = geometry.resolution * length(self.value)
-        if not np.allclose(norms, self.distances, rtol=1e-3, atol=32 * rounding):
-            raise RuntimeError(
-                "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
-                "result.certificate before you change them, or aggregate a copy."
-            )
-        distances = np.where(self.distances > 0, norms, 0.0)
-        inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=distances > 0)
-        cosines = found.products
-        cosines *= inverse[:, None]
-        cosines *= inverse
-        assert self.solved.thresholds is not None
-        thresholds = self.solved.thresholds
-        # What rounding did: to the force of each client, which is its distance or its threshold, and to the value.
-        forces, before = np.minimum(distances, thresholds), np.minimum(self.distances, thresholds)
-        doubt = geometry.resolution * SQUARE_RUN  # of the lengths
-        off = float(shares @ (np.abs(forces - before) + doubt * forces)) + rounding * float(shares.sum())
-        eigenvalue = top_eigenvalue(cosines, shares * forces, error=found.error)
-        slack = self.solved.stationarity + off
-        return Certificate(
-            samples=geometry.shares,
-            distances=geometry.real(distances),
-            thresholds=np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds)),
-            eigenvalue=float(geometry.real(eigenvalue)),
-            slack=float(geometry.real(slack)),
-        )
 
 
 @dataclass(frozen=True, eq=False)

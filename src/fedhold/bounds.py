@@ -15,18 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fedhold.convergence import (
-    convex_error,
-    convex_radius,
-    convex_rounds,
-    nonconvex_error,
-    nonconvex_radius,
-    nonconvex_rounds,
-    strongly_convex_error,
-)
 from fedhold.errors import condition
+from fedhold.kernels import Vector
 
 __all__ = [
     "Setting",
@@ -54,8 +46,6 @@ __all__ = [
     "thresholds_theorem_2",
     "thresholds_theorem_3",
 ]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +138,7 @@ def n_0(setting: Setting) -> float:
     return 2 * _log_count(setting, setting.m)
 
 
-def r_0i(setting: Setting, *, samples: ArrayLike) -> Floats:
+def r_0i(setting: Setting, *, samples: ArrayLike) -> Vector:
     """Honest client i is no further than r_0i from grad F (Theorem 2), or from its own mu_i (Theorem 3).
 
     r_0i = max{sqrt(8 sigma^2 l / n_i), 4 sigma l / n_i} + 2/N,  l = ln(2 6^d m C_W (N L)^d / delta).  Eq. (r0i).
@@ -162,7 +152,7 @@ def least_t_0_theorem_2(setting: Setting, *, epsilon: float, M: float) -> float:
     return _least_t_0("delta_b", setting, epsilon, M, 0.0)
 
 
-def thresholds_theorem_2(setting: Setting, *, epsilon: float, samples: ArrayLike) -> Floats:
+def thresholds_theorem_2(setting: Setting, *, epsilon: float, samples: ArrayLike) -> Vector:
     """The least T_i = T_0 + M / sqrt(n_i) for which `delta_b` holds: M = 2R, T_0 = `least_t_0_theorem_2`."""
     n, M = _large_clients("delta_b", setting, samples), 2 * big_r(setting)
     return least_t_0_theorem_2(setting, epsilon=epsilon, M=M) + M / np.sqrt(n)
@@ -208,7 +198,7 @@ def least_t_0_theorem_3(setting: Setting, *, epsilon: float, M: float) -> float:
     return _least_t_0("delta_c", setting, epsilon, M, r_mu(setting))
 
 
-def thresholds_theorem_3(setting: Setting, *, epsilon: float, samples: ArrayLike) -> Floats:
+def thresholds_theorem_3(setting: Setting, *, epsilon: float, samples: ArrayLike) -> Vector:
     """The least T_i = T_0 + M / sqrt(n_i) for which `delta_c` holds: M = 2R, T_0 = `least_t_0_theorem_3`."""
     n, M = _large_clients("delta_c", setting, samples), 2 * big_r(setting)
     return least_t_0_theorem_3(setting, epsilon=epsilon, M=M) + M / np.sqrt(n)
@@ -248,7 +238,7 @@ def _least_t_0(bound: str, setting: Setting, epsilon: float, M: float, radius: f
     return (2 * radius + epsilon * _reach(setting, M)) / (1 - 2 * epsilon)
 
 
-def _client_sizes(bound: str, setting: Setting, samples: ArrayLike) -> Floats:
+def _client_sizes(bound: str, setting: Setting, samples: ArrayLike) -> Vector:
     n = np.asarray(samples, dtype=np.float64)
     condition(n.shape == (setting.m,), bound, "one n_i per client", "pass m samples", m=setting.m, samples=n.size)
     condition(bool(np.all(n > 0)), bound, "n_i > 0", "leave empty clients out", smallest=float(n.min()))
@@ -256,7 +246,7 @@ def _client_sizes(bound: str, setting: Setting, samples: ArrayLike) -> Floats:
     return n
 
 
-def _large_clients(bound: str, setting: Setting, samples: ArrayLike) -> Floats:
+def _large_clients(bound: str, setting: Setting, samples: ArrayLike) -> Vector:
     """The n_i, once |mean - G_i| <= Delta_0 + r_0i <= 2R / sqrt(n_i) is sure for every honest i, as the proofs use."""
     n = _client_sizes(bound, setting, samples)
     _at_least(bound, "n_i >= n_0", "the smallest n_i", float(n.min()), n_0(setting))
@@ -272,3 +262,57 @@ def _at_least(bound: str, needs: str, name: str, value: float, least: float, **m
         step = 10.0 ** (math.floor(math.log10(abs(least))) - 5) if least else 1.0
         up = math.ceil(least / step) * step
         condition(False, bound, needs, f"raise {name} to at least {up:.6g}", **{name: value}, **met)
+
+
+# The convergence lemmas: w <- Proj_W(w - eta g(w)) with |g - grad F| <= Delta everywhere on W. F is L-smooth and w* is
+# its unconstrained minimiser; `start` is |w_0 - w*|, `gap` is F(w_0) - F(w*).
+def strongly_convex_error(*, Delta: float, mu: float, L: float, eta: float, start: float, t: int) -> float:
+    """|w_t - w*| <= (1 - rho)^t start + 2 Delta / mu,  rho = eta mu / 2, for a mu-strongly convex F.  Lemma (strong).
+
+    Needs 0 < mu <= L, 0 < eta <= 1/L, W convex and w* in W.  One step contracts by sqrt(1 - eta mu) <= 1 - rho.
+    """
+    holds, needs = 0 < mu <= L and 0 < eta * L <= 1, "0 < mu <= L and 0 < eta <= 1/L"
+    condition(holds, "strongly_convex_error", needs, "lower mu or eta", mu=mu, L=L, eta=eta)
+    return float((1 - eta * mu / 2) ** t * start + 2 * Delta / mu)
+
+
+def convex_radius(*, start: float) -> float:
+    """The radius of W around w* that Lemma (convex) prescribes: 2 start. None of its rounds leaves it."""
+    return 2 * start
+
+
+def convex_rounds(*, Delta: float, L: float, start: float) -> int:
+    """t_m = L start / Delta, rounded down: one round more could leave W, and the 16 has room for one less."""
+    condition(Delta > 0, "convex_rounds", "Delta > 0", "without error, every further round helps", Delta=Delta)
+    return math.floor(L * start / Delta)
+
+
+def convex_error(*, Delta: float, start: float) -> float:
+    """F(w_t) - F(w*) <= 16 start Delta after t = `convex_rounds`, for a convex F and eta = 1/L.  Lemma (convex).
+
+    Slip: case 2 of the proof misses a step of at most Delta^2/(2L) uphill; the 16 has room for it.
+    """
+    return 16 * start * Delta
+
+
+def nonconvex_radius(*, Delta: float, gap: float, gradient_bound: float) -> float:
+    """The radius of W around w_0 that Lemma (nonconvex) prescribes: 2 (gradient_bound + Delta) gap / Delta^2.
+
+    Slip: the paper centres W at w*, and drops |w_0 - w*| from the sum of the steps; such a W need not hold w_0.
+    """
+    condition(Delta > 0, "nonconvex_radius", "Delta > 0", "without error, no radius is needed", Delta=Delta)
+    return 2 * (gradient_bound + Delta) * gap / Delta**2
+
+
+def nonconvex_rounds(*, Delta: float, L: float, gap: float) -> int:
+    """t_m = 2 L gap / Delta^2, rounded up: one round less, and |grad F|^2 may not average 2 Delta^2 yet."""
+    condition(Delta > 0, "nonconvex_rounds", "Delta > 0", "without error, every further round helps", Delta=Delta)
+    return math.ceil(2 * L * gap / Delta**2)
+
+
+def nonconvex_error(*, Delta: float) -> float:
+    """The least |grad F(w_t)|, t <= `nonconvex_rounds`, is at most sqrt(2) Delta; eta = 1/L.  Lemma (nonconvex).
+
+    Slip: the proof adds Delta^2/(2L) once instead of once a round; the sum is then 2 t_m Delta^2 and the claim stands.
+    """
+    return math.sqrt(2) * Delta

@@ -34,9 +34,10 @@ from numbers import Integral
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Certificate", "top_eigenvalue"]
+from fedhold.geometry import Geometry, Solved
+from fedhold.kernels import SQUARE_RUN, Vector
 
-Array = NDArray[np.float64]
+__all__ = ["Certificate", "Proof", "top_eigenvalue"]
 
 EPS = float(np.finfo(np.float64).eps)
 ANGLES = np.linspace(-1.0, 1.0, 33)[:, None]  # c, exact in binary; chords this short cost about 0.1 % of H(0)
@@ -58,9 +59,9 @@ class Certificate:
     [0.033, 0.071, 0.116, inf]
     """
 
-    samples: Array
-    distances: Array
-    thresholds: Array
+    samples: Vector
+    distances: Vector
+    thresholds: Vector
     eigenvalue: float
     slack: float = 0.0
 
@@ -133,7 +134,7 @@ class Certificate:
             return {nu: mu for nu, mu in found.items() if mu is not None}
 
 
-def top_eigenvalue(cosines: NDArray[np.floating], pulls: Array, *, error: float = 0.0) -> float:
+def top_eigenvalue(cosines: NDArray[np.floating], pulls: Vector, *, error: float = 0.0) -> float:
     """An upper bound on the top eigenvalue of M = sqrt(w_i w_j) <u_i, u_j>, for the pulls w_i = n_i min(d_i, T_i).
 
     Needs |cosines_ij - <u_i, u_j>| <= error for all i, j: some 1e-7 when they were accumulated in float32. The rows of
@@ -150,7 +151,7 @@ def top_eigenvalue(cosines: NDArray[np.floating], pulls: Array, *, error: float 
     return min(top + error + (len(pulls) + 8) * EPS, 1.0) * total
 
 
-def _chords(distances: Array, thresholds: Array, radius: float) -> tuple[Array, Array]:
+def _chords(distances: Vector, thresholds: Vector, radius: float) -> tuple[Vector, Vector]:
     """Lines below H / min(d, T) between each two neighbouring ANGLES: slope, and value at c = 0.
 
     H = R - min(d, T) c. With P = (d c + rho)/D, R = min(d c + rho, T P) past the client (d c + rho >= 0) and max(...)
@@ -180,7 +181,7 @@ def _chords(distances: Array, thresholds: Array, radius: float) -> tuple[Array, 
 
 
 def _bound(
-    steepness: Array, intercept: Array, pulls: Array, still: Array, nu: float, mu: float, f: int
+    steepness: Vector, intercept: Vector, pulls: Vector, still: Vector, nu: float, mu: float, f: int
 ) -> tuple[float, float]:
     """Step 2 of the proof without the terms in lambda and slack, and its derivative in mu, sum_i w_i c_i^2."""
     tilted = steepness + nu
@@ -220,3 +221,54 @@ def _positive_at(concave: Callable[[float], tuple[float, float]], mu: float) -> 
             inset = (b / a) ** 0.2  # off the ends, or a kink could stall the search
             mu = min(max(cross, a * inset), b / inset) if cross > 0 else math.sqrt(a * b)
     return None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a certificate needs, kept until it is asked for: the m x m matrix can cost more than the aggregate itself.
+
+    geometry   the admitted clients
+    value      the aggregate
+    distances  of every client to it
+    solved     its weights, thresholds and stationarity
+    """
+
+    geometry: Geometry
+    value: Vector
+    distances: Vector
+    solved: Solved
+
+    def certificate(self) -> Certificate:
+        """From the residuals, and all that rounding can have done to them.
+
+        Raises a RuntimeError where the updates have changed since they were aggregated.
+        """
+        geometry, shares = self.geometry, self.geometry.shares
+        found = geometry.residual_pairs(self.value, self.distances)
+        norms = found.lengths
+        rounding = geometry.rounding_of(self.value)
+        if not np.allclose(norms, self.distances, rtol=1e-3, atol=32 * rounding):
+            raise RuntimeError(
+                "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
+                "result.certificate before you change them, or aggregate a copy."
+            )
+        distances = np.where(self.distances > 0, norms, 0.0)
+        inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=distances > 0)
+        cosines = found.products
+        cosines *= inverse[:, None]
+        cosines *= inverse
+        assert self.solved.thresholds is not None
+        thresholds = self.solved.thresholds
+        # What rounding did: to the force of each client, which is its distance or its threshold, and to the value.
+        forces, before = np.minimum(distances, thresholds), np.minimum(self.distances, thresholds)
+        doubt = geometry.resolution * SQUARE_RUN  # of the lengths
+        off = float(shares @ (np.abs(forces - before) + doubt * forces)) + rounding * float(shares.sum())
+        eigenvalue = top_eigenvalue(cosines, shares * forces, error=found.error)
+        slack = self.solved.stationarity + off
+        return Certificate(
+            samples=geometry.shares,
+            distances=geometry.real(distances),
+            thresholds=np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds)),
+            eigenvalue=float(geometry.real(eigenvalue)),
+            slack=float(geometry.real(slack)),
+        )

@@ -8,36 +8,37 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedhold import thresholds
+from fedhold import rules, thresholds
 from fedhold.errors import listed, unknown
-from fedhold.rules import Declaration, declaration_of, mixing, selection
-from fedhold.rules import m_estimators as rules
+from fedhold.rules import Declaration, declaration_of
 
-__all__ = ["MIXINGS", "RULES", "Stage", "parse"]
+__all__ = ["FROM_CALL", "MIXINGS", "RULES", "THRESHOLDS", "Stage", "parse"]
 
-RULES: dict[str, Callable[..., Any]] = {
+Function = Callable[..., Any]
+
+RULES: dict[str, Function] = {
     rule.__name__: rule
     for rule in (
         rules.mean,
         rules.huber,
         rules.geometric_median,
         rules.median_of_means,
-        selection.krum,
-        selection.multi_krum,
-        selection.bulyan,
+        rules.krum,
+        rules.multi_krum,
+        rules.bulyan,
         rules.median,
         rules.trimmed_mean,
         rules.mean_around_median,
         rules.centered_clipping,
-        selection.spectral_filter,
-        selection.divide_and_conquer,
+        rules.spectral_filter,
+        rules.divide_and_conquer,
     )
 }
-MIXINGS: dict[str, Callable[..., Any]] = {
-    stage.__name__: stage
-    for stage in (mixing.nearest_neighbour_mixing, mixing.bucketing, mixing.clipping, mixing.screen)
+MIXINGS: dict[str, Function] = {
+    mixing.__name__: mixing
+    for mixing in (rules.nearest_neighbour_mixing, rules.bucketing, rules.clipping, rules.screen)
 }
-THRESHOLDS: dict[str, Callable[..., Any]] = {
+THRESHOLDS: dict[str, Function] = {
     threshold.__name__: threshold
     for threshold in (thresholds.automatic, thresholds.fixed, thresholds.by_samples, thresholds.from_theory)
 }

@@ -1,25 +1,14 @@
 """The first view: distances between clients, and to any weighted centre -> m weights.
 
-In: the matrix of updates. Out: `Geometry`, all that a geometry rule may see, and the solver.
-Imports: `fedhold.updates` and below.
+In: the matrix of updates, and what the first look at it found. Out: `Geometry`, all that a geometry rule may see, and the
+solver of the Huber problem. Imports: `fedhold.updates`, `fedhold.kernels`.
+
+    view.py     Geometry: it answers from passes over the data, or from the Gram matrix
+    gram.py     the m x m Gram matrix
+    solver.py   the fixed point of the Huber problem, in the space of m weights
 """
 
-from fedhold.geometry.gram import SQUARE_RUN, Gram, central_client, gram_pass, residuals
-from fedhold.geometry.newton import pulls_at
-from fedhold.geometry.solver import Solved, solve
-from fedhold.geometry.view import Geometry, Matrix, Weights, normalised
+from fedhold.geometry.solver import Solved, pulls_at, solve
+from fedhold.geometry.view import Geometry, Measurement, normalised
 
-__all__ = [
-    "SQUARE_RUN",
-    "Geometry",
-    "Gram",
-    "Matrix",
-    "Solved",
-    "Weights",
-    "central_client",
-    "gram_pass",
-    "normalised",
-    "pulls_at",
-    "residuals",
-    "solve",
-]
+__all__ = ["Geometry", "Measurement", "Solved", "normalised", "pulls_at", "solve"]

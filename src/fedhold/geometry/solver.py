@@ -1,4 +1,7 @@
-"""The minimiser of eq. (5): a fixed point in the space of m weights, one pass over the data per step."""
+"""The minimiser of eq. (5): a fixed point in the space of m weights, one pass over the data per step.
+
+Anderson mixing makes most solves end after a few steps; Newton's method takes over where the fixed point creeps.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,45 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhold.geometry.newton import newton, pulls_at
-from fedhold.geometry.view import Geometry, Measurement, Weights, normalised
-from fedhold.kernels import Vector, length
+from fedhold.geometry.view import Geometry, Measurement, normalised
+from fedhold.kernels import Matrix, Vector, Weights, length
 
-__all__ = ["Solved", "solve"]
+__all__ = ["Solved", "pulls_at", "solve"]
 
-MEMORY = 5  # steps Anderson mixing looks back on; what it and Newton save: docs/solver.md
+MEMORY = 5  # past steps that Anderson mixing combines; docs/solver.md tells what it and Newton save
 COARSE = 1e-4  # rounding of the centre, in typical distances, from which float32 is not enough
-CAUTION = 4.0  # times the estimate is held against the bound: a step more costs less than a measurement that says no
+CAUTION = (
+    4.0  # A verifying pass is made when the estimate is below the bound by this factor; one that fails is a pass lost.
+)
 PATIENCE = 20  # passes before Newton takes over
+
+# Newton's method.
+STEPS = 200  # at most; most solves take fewer than ten
+HALVINGS = 60  # of a step, at most: beyond them it is below the rounding of the centre
+RIDGE = 1e-9  # added curvature, relative: along a line of clients there is none between them
+TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True)
 class Solved:
-    """Weights of a centre, the thresholds there, and how well it solves the problem."""
+    """Weights of a centre, and how well it solves the problem.
+
+    weights       one per client; the centre is weights @ X
+    thresholds    T_i at the centre; None for rules without thresholds
+    converged     whether the solver has reached its tolerance
+    iterations    how many steps it made
+    stationarity  at least |sum_i n_i psi_i| at the centre
+    measured      the centre and the distances to it, where a pass has measured them already
+    origin        a place where what the weights lack of 1 lies; None where they sum to 1
+    """
 
     weights: Weights
     thresholds: Vector | None = None
     converged: bool = True
     iterations: int = 0
     stationarity: float = 0.0
-    """At least |sum_i n_i psi_i| at the centre."""
     measured: Measurement | None = None
+    origin: Vector | None = None
 
 
 def solve(
@@ -37,12 +56,16 @@ def solve(
 ) -> Solved:
     """Weights w with w_i proportional to n_i min(1, T_i / d_i), d_i the distance of client i to the centre w @ X.
 
-    Stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i): no client can raise that beyond its n_i T_i. The left
-    side is estimated every step, and measured in a pass of its own before it is believed.
+    geometry        the clients
+    thresholds_at   distances of all clients -> their T_i
+    start           weights to start from
+    tol             stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i): no client can raise the right side by more
+                    than its n_i T_i. The left side is estimated in every step, and verified in a pass of its own
+    max_iterations  steps at most
     """
     weights, past, caution, missed = start, list[tuple[Weights, Weights]](), CAUTION, np.inf
     if COARSE * float(np.median(geometry.distances(weights))) < geometry.rounding:
-        geometry = geometry.widened()  # an offset so large that float32 distances to a float32 centre are too rough
+        geometry = geometry.widened()  # With so large an offset, float32 distances to a float32 centre are too rough.
     for iteration in range(1, max_iterations + 1):
         distances = geometry.distances(weights)
         thresholds = thresholds_at(distances)
@@ -50,10 +73,10 @@ def solve(
         bound = tol * float(geometry.shares @ np.minimum(thresholds, distances))
         target = normalised(pulls)
         gap = target - weights
-        # Residuals of different clients are nearly orthogonal in many dimensions, so this is close to the left side; where
-        # they are not, `caution` learns by how much it is short.
+        # Residuals of different clients are nearly orthogonal in many dimensions, so this is close to the left side. Where
+        # they are not, the estimate is too small, and `caution` learns by how much.
         estimate = float(pulls.sum() * length(gap * distances))
-        # Thresholds of 0, most clients on the centre: mixing with steps that were elsewhere would leave it again.
+        # With thresholds of 0 most clients lie on the centre, and mixing with earlier steps would leave it again.
         past = [*past, (target, gap)][-MEMORY - 1 :] if bound > 0 else [(target, gap)]
         if caution * estimate <= bound or iteration == max_iterations:
             found = _verified(
@@ -61,7 +84,7 @@ def solve(
             )
             if found.converged or iteration == max_iterations:
                 return found
-            if found.stationarity > missed / 2:  # no better than last time: rounding is what is left
+            if found.stationarity > missed / 2:  # It is no better than last time: what is left is rounding.
                 geometry = geometry.widened()
             caution, missed = max(caution, found.stationarity / estimate if estimate > 0 else 1.0), found.stationarity
             weights = target
@@ -89,8 +112,8 @@ def _verified(
     changes = np.abs(pulls_at(geometry.shares, thresholds, measured.distances) - pulls)
     stationarity = measured.force + float(changes @ measured.distances)
     bound = tol * float(geometry.shares @ np.minimum(thresholds, measured.distances))
-    if bound == 0:  # the centre is a client, up to its own rounding
-        bound = 8 * geometry.resolution * length(measured.centre) * float(pulls.sum())
+    if bound == 0:  # The centre is a client, up to its own rounding.
+        bound = 8 * geometry.rounding_of(measured.centre) * float(pulls.sum())
     return Solved(weights, thresholds, stationarity <= bound, iteration, stationarity, measured)
 
 
@@ -100,7 +123,83 @@ def _anderson(past: list[tuple[Weights, Weights]], distances: Vector) -> Weights
     if len(past) == 1:
         return np.asarray(targets[0])
     typical = np.median(distances) or 1.0
-    scale = np.minimum(distances / typical, 1e3)  # a client at 1e30 must not be all that the fit sees
+    scale = np.minimum(distances / typical, 1e3)  # A client at 1e30 must not be all that the fit sees.
     fit = np.linalg.lstsq((np.diff(gaps, axis=0) * scale).T, gaps[-1] * scale, rcond=1e-10)[0]
     mixture = np.maximum(targets[-1] - fit @ np.diff(targets, axis=0), 0)
     return normalised(mixture) if mixture.any() else np.asarray(targets[-1])
+
+
+# Newton's method in the span of the clients, for where the fixed point creeps: on top of a client, or along a line of them.
+
+
+@dataclass(frozen=True)
+class _Rays:
+    """Clients as scaled points around an origin: client i lies at points[i] / scales[i], however far that is."""
+
+    points: Matrix
+    scales: Vector
+
+    def towards(self, place: Vector) -> tuple[Matrix, Vector]:
+        """Unit vectors from the clients to `place` (0 where a client is there), and the distances."""
+        residuals = self.scales[:, None] * place - self.points
+        norms = np.linalg.norm(residuals, axis=1)
+        return residuals / np.maximum(norms, TINY)[:, None], norms / self.scales
+
+
+def pulls_at(samples: Weights, thresholds: Vector, distances: Vector) -> Weights:
+    """n_i min(1, T_i / d_i)."""
+    clipped = distances > thresholds
+    return samples * np.divide(thresholds, distances, out=np.ones_like(distances), where=clipped)
+
+
+def newton(geometry: Geometry, thresholds: Vector, weights: Weights, tol: float) -> Weights:
+    """Weights of argmin_s sum_i n_i phi_i(|s - X_i|) for these thresholds, starting from the centre of `weights`.
+
+    Thresholds far below the distances make kinks, so they shrink towards their value by tens, each stage starting from
+    the one before. `geometry` must read float64.
+    """
+    rays = _rays(geometry, weights)
+    centre = np.zeros(rays.points.shape[1])
+    typical = np.median(rays.towards(centre)[1])
+    largest = thresholds[np.isfinite(thresholds)].max(initial=0.0)
+    stages = int(np.ceil(np.log10(typical / largest))) if 0 < largest < typical else 0
+    for stage in range(stages, -1, -1):
+        centre = _minimise(rays, geometry.shares, thresholds * 10.0**stage, centre, tol / 10)
+    return normalised(pulls_at(geometry.shares, thresholds, rays.towards(centre)[1]))
+
+
+def _rays(geometry: Geometry, weights: Weights) -> _Rays:
+    """The clients around the centre of `weights`, in a space of at most m dimensions."""
+    measured = geometry.measure(weights)
+    far = measured.distances / max(float(np.median(measured.distances)), TINY)
+    scales = 1 / np.maximum(far, 1.0)
+    return _Rays(geometry.coordinates(measured.centre, scales), scales)
+
+
+def _minimise(rays: _Rays, samples: Weights, thresholds: Vector, centre: Vector, tol: float) -> Vector:
+    """argmin_s sum_i n_i phi_i(|s - X_i|): Newton steps, halved until the slope along the step no longer points back.
+
+    The slope, not the objective, decides: next to a client at 1e30 the objective's decrease is lost in rounding.
+    """
+
+    def slope_at(place: Vector) -> tuple[Vector, Matrix, Vector]:
+        units, distances = rays.towards(place)
+        return (samples * np.minimum(thresholds, distances)) @ units, units, distances
+
+    gradient, units, distances = slope_at(centre)
+    for _ in range(STEPS):
+        if np.linalg.norm(gradient) <= tol * (samples @ np.minimum(thresholds, distances)):
+            break
+        pulls = pulls_at(samples, thresholds, distances)
+        clipped = distances > thresholds
+        bend = (units[clipped] * pulls[clipped, None]).T @ units[clipped]
+        # Without curvature the ridge makes the step long; it is then halved.
+        step = -np.linalg.solve(pulls.sum() * (1 + RIDGE) * np.eye(len(centre)) - bend, gradient)
+        slope = -float(step @ gradient)
+        for _ in range(HALVINGS):
+            gradient, units, distances = slope_at(centre + step)
+            if step @ gradient <= slope / 10:
+                break
+            step, slope = step / 2, slope / 2
+        centre = centre + step
+    return centre

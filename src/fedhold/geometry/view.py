@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedhold.geometry.anchor import Anchor
-from fedhold.geometry.gram import Gram
-from fedhold.kernels import Block, Matrix, Vector, Weights, length, unscaled
-from fedhold.updates import Columnwise, Mixture, Updates, columns
+from fedhold.geometry.gram import TRUSTED, Gram
+from fedhold.kernels import Matrix, Products, Vector, Weights, length, unscaled
+from fedhold.updates import (
+    Columnwise,
+    FirstLook,
+    ResidualPairs,
+    Updates,
+    column_row,
+    coordinates,
+    first_look,
+    gram_around,
+    measured,
+    products_with,
+    residual_pairs,
+    sample_of,
+    sampled_gram,
+    squared_distances_to,
+    swept,
+)
 
-__all__ = ["Geometry", "Matrix", "Measurement", "Weights", "normalised"]
+__all__ = ["Geometry", "Measurement", "normalised"]
 
-START_COLUMNS = 256  # distances over so many columns are right to some percent: enough to start from
-START_STEPS = 3
-SURPRISE = 10  # a centre so many times farther from most clients than the sample said was captured outside of it
+START_STEPS = 3  # Huber steps over a sample of columns
+SURPRISE = (
+    10  # a centre so many times farther from most clients than the sample said was captured outside of the sample
+)
 
 
 @dataclass(frozen=True)
@@ -29,31 +46,85 @@ class Measurement:
 
 
 def normalised(pulls: Weights) -> Weights:
-    """Weights that sum to 1. Divided by the largest first, so that 1e308 samples do not overflow the sum."""
+    """Weights that sum to 1. They are divided by the largest first, so that 1e308 samples do not overflow the sum."""
     shares = pulls / pulls.max()
-    total: Weights = shares / shares.sum()
-    return total
+    weights: Weights = shares / shares.sum()
+    return weights
+
+
+@dataclass(frozen=True, eq=False)
+class _Anchor:
+    """An anchor point (None: the origin) of known length, and every client's distance to it.
+
+    The distances to any other place follow from products with the data, which cost a fraction of a subtraction.
+    """
+
+    place: Vector | None
+    distances: Vector
+    length: float
+
+    @cached_property
+    def reach(self) -> Vector:
+        """At least |X_i|."""
+        return self.length + self.distances
+
+    def distances_by(self, found: Products, resolution: float) -> Vector | None:
+        """The distances to the place r + delta that the products were made with; None where too many digits would be lost.
+
+        |X_i - r - delta|^2 = |X_i - r|^2 - 2 <X_i - r, delta> + |delta|^2.
+        """
+        near = np.square(self.distances)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = near - 2 * (found.along - found.offset) + found.size
+            doubt = resolution * (near + found.size + self.reach * np.sqrt(found.size))
+        return np.sqrt(squares) if (squares > TRUSTED * doubt).all() else None
 
 
 class Geometry:
     """The clients as points: m of them, with n_i samples each.
 
-    Lengths are in units of 2**-base, as the updates are read; `real` and `read` go between them and the caller's.
+    m        how many clients there are
+    d        how many numbers an update has
+    samples  the n_i
+
+    Lengths are in units of 2**-base, as the updates are read; `real` and `read` convert them to the caller's and back.
     """
 
-    def __init__(
-        self, updates: Updates, samples: Weights, norms: Vector | None = None, gram: Gram | None = None
-    ) -> None:
-        """`norms` are the |X_i| where they are known: 0 is then the first centre that has been measured.
-
-        With a `gram` there is no need to look at the data until the answer is known.
-        """
-        self.updates = updates
-        self.gram = gram
+    def __init__(self, updates: Updates, samples: Weights, look: FirstLook | None = None) -> None:
+        """`look` is what is known from an earlier pass. With a Gram matrix in it, solving needs no pass over the data."""
+        self._updates = updates
         self.samples = samples
-        self.m = updates.m
-        self._anchor = None if norms is None else Anchor(None, norms, 0.0)
+        self.m, self.d = updates.m, updates.d
+        norms = None if look is None else look.norms
+        self._anchor = None if norms is None else _Anchor(None, norms, 0.0)
+        self._gram: Gram | None = None
         self._last: tuple[Weights, Vector] | None = None
+        if look is not None and look.pairs is not None:
+            gram = Gram(look.pairs)
+            self._gram = gram if gram.is_precise(self.resolution) else None
+
+    # What every rule may ask.
+
+    def distances(self, weights: Weights) -> Vector:
+        """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1."""
+        if self._last is None or not np.array_equal(self._last[0], weights):
+            known = None if self._gram is None else self._gram.distances(weights, self.resolution)
+            known = self._by_products(weights, None, None).distances if known is None else known
+            self._last = weights.copy(), self._directly(weights, None, None).distances if known is None else known
+        return self._last[1]
+
+    @cached_property
+    def squared_distances(self) -> Matrix:
+        """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
+        if self._gram is None:
+            # A client comes off first, for float32 would lose the differences in an offset that all clients share.
+            middle = int(self.distances(self.start()).argmin())
+            self._gram = Gram(gram_around(self._updates, self._updates.row(middle)))
+        return self._gram.squared_distances
+
+    def lengths(self) -> Vector:
+        """|X_i| of every client."""
+        return self.distances_to(self._updates.zeros())
 
     @cached_property
     def shares(self) -> Weights:
@@ -62,38 +133,69 @@ class Geometry:
 
     def real(self, lengths: Vector | float) -> Vector:
         """Lengths as the caller knows them; what float64 cannot hold becomes its largest number."""
-        return unscaled(lengths, self.updates.base)
+        return unscaled(lengths, self._updates.base)
 
     def read(self, lengths: Vector | float) -> Vector:
-        """The caller's lengths as we reckon in them, infinity where they are beyond all clients."""
+        """The caller's lengths in the units used here; infinity where they are beyond all clients."""
         with np.errstate(over="ignore"):
-            return np.ldexp(lengths, self.updates.base) if self.updates.base else np.asarray(lengths)
+            return np.ldexp(lengths, self._updates.base) if self._updates.base else np.asarray(lengths)
 
-    def distances(self, weights: Weights) -> Vector:
-        """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1."""
-        if self._last is None or not np.array_equal(self._last[0], weights):
-            known = None if self.gram is None else self.gram.distances(weights, self.resolution)
-            known = self._by_products(weights, None, None)[0] if known is None else known
-            self._last = weights.copy(), self._directly(weights, None, None).distances if known is None else known
-        return self._last[1]
+    def start(self) -> Weights:
+        """Weights of a robust centre, found cheaply.
+
+        With a Gram matrix: near the client whose distances have the lowest median. Else after a few Huber steps from the
+        coordinate median, over a sample of columns. A liar who hides outside the sample shows when the centre is measured over
+        all columns; then the weights are found over all columns, too.
+        """
+        return self._start
 
     @cached_property
-    def squared_distances(self) -> Matrix:
-        """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
-        if self.gram is None:
-            # A client comes off first: else float32 would lose the differences in the offset all clients share.
-            middle = int(self.distances(self.start()).argmin())
-            self.gram = Gram(self.gram_around(self.updates.row(middle)))
-        return self.gram.squared_distances
+    def _start(self) -> Weights:
+        if self._gram is not None:
+            squares = self._gram.squared_distances
+            return self._downweighted(np.sqrt(squares[np.median(squares, axis=1).argmin()]))
+        sample = sample_of(self._updates)
+        distances = sample.distances_to_median()
+        for _ in range(START_STEPS):
+            weights = self._downweighted(distances)
+            distances = sample.distances(weights)
+        expected = np.median(distances) * np.sqrt(self.d / sample.columns)
+        if np.median(self.distances(weights)) <= SURPRISE * expected:
+            return weights
+        median = column_row(self._updates, Columnwise(lambda kernels, block: kernels.median(block)))
+        return self._downweighted(self.distances_to(median))
 
-    def gram_around(self, place: Vector) -> Matrix:
-        """<X_i - place, X_j - place>, summed in float64."""
+    def _downweighted(self, distances: Vector) -> Weights:
+        """n_i min(1, typical distance / d_i), normalised."""
+        typical = np.median(distances)
+        far = distances > typical
+        return normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
 
-        def kernel(block: Block, at: slice, scratch: Block) -> Block:
-            residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
-            return residual @ residual.T
+    def sampled_gram(self, clients: NDArray[np.intp], columns: int, rng: np.random.Generator) -> Matrix:
+        """<X_i - mean, X_j - mean> of these clients over so many columns, drawn by `rng`, up to a factor."""
+        chosen = np.sort(rng.choice(self.d, min(columns, self.d), replace=False))
+        return sampled_gram(self._updates.take(clients), chosen)
 
-        return self.updates.sum(kernel, tile=self.updates.long_tile)
+    # Other points.
+
+    def widened(self) -> Geometry:
+        """The same clients, read in float64."""
+        return Geometry(self._updates.widened(), self.samples)
+
+    def mixed(self, mixture: Matrix, samples: Weights) -> Geometry:
+        """The points mixture @ X."""
+        points = Geometry(self._updates.mixed(mixture), samples)
+        points._gram = None if self._gram is None else self._gram.mixed(mixture)
+        return points
+
+    def materialised(self) -> Geometry:
+        """The same points for a solve: mixed once, not in every pass. Those with a Gram matrix need no pass."""
+        if self._gram is not None:
+            return self
+        rows = self._updates.materialised()
+        return Geometry(rows, self.samples, first_look(rows, None))
+
+    # What the solver and the account of a result need.
 
     def measure(
         self,
@@ -103,140 +205,93 @@ class Geometry:
         origin: Vector | None = None,
         directly: bool = False,
     ) -> Measurement:
-        """Centre, distances and |sum_i pulls_i (X_i - centre)|, in one pass; directly, or by products where they will do.
+        """Centre, distances and |sum_i pulls_i (X_i - centre)|, in one pass.
 
-        The centre is weights @ X; with an origin, what the weights lack of 1 lies there.
+        The centre is weights @ X; with an origin, what the weights lack of 1 lies there. Distances are found by products where
+        those keep enough digits, unless they are to be measured directly, which is by subtraction.
         """
-        if self.gram is not None and origin is None and pulls is None and np.count_nonzero(weights) == 1:
-            return self._at_client(self.gram, int(weights.argmax()))
+        if self._gram is not None and origin is None and pulls is None and np.count_nonzero(weights) == 1:
+            return self._at_client(self._gram, int(weights.argmax()))
         if not directly and origin is None:
-            centre = self.updates.zeros()
-            distances, force = self._by_products(weights, pulls, centre)
-            if distances is not None:
-                known = None if self.gram is None else self.gram.distances(weights, self.resolution)
-                return Measurement(centre, distances if known is None else known, force)
+            centre = self._updates.zeros()
+            found = self._by_products(weights, pulls, centre)
+            if found.distances is not None:
+                known = None if self._gram is None else self._gram.distances(weights, self.resolution)
+                return Measurement(centre, found.distances if known is None else known, found.force)
         return self._directly(weights, pulls, origin)
 
     def _at_client(self, gram: Gram, client: int) -> Measurement:
-        """A client as the centre: distances between pairs are known, but for those too near to tell."""
-        place = self.updates.row(client)
+        """A client as the centre: distances between pairs are known, except those too small to be trusted."""
+        place = self._updates.row(client)
         squares, own = gram.squared_distances[client], gram.matrix.diagonal()
-        near = np.flatnonzero(squares <= 1e5 * self.resolution * (own + own[client]))
+        near = np.flatnonzero(squares <= TRUSTED * self.resolution * (own + own[client]))
         near, distances = near[near != client], np.sqrt(squares)
         if near.size:
-            distances[near] = Geometry(self.updates.take(near), self.samples[near]).distances_to(place)
+            distances[near] = Geometry(self._updates.take(near), self.samples[near]).distances_to(place)
         return Measurement(place, distances)
 
-    def _by_products(
-        self, weights: Weights, pulls: Weights | None, centre: Vector | None
-    ) -> tuple[Vector | None, float | None]:
-        """Distances, and the force of the pulls, from the place they were last measured from directly: a product with a
-        block in cache costs a fraction of subtracting from it. No distances where that would lose too many digits.
-        """
+    def _by_products(self, weights: Weights, pulls: Weights | None, centre: Vector | None) -> _ByProducts:
+        """Distances to the centre weights @ X from those to the anchor point, and the force of the pulls."""
         anchor = self._anchor
         if anchor is None:
-            return None, None
+            return _ByProducts(None, None)
         # Near the solution the pulls are nearly the weights, and what is left of them is small: so is its rounding.
-        rows = np.stack([weights] if pulls is None else [weights, pulls - pulls.sum() * weights])
-        sweeps = self.updates.sweeps
-
-        def kernel(block: Block, at: slice, _: Block) -> Vector:
-            return sweeps.sweep(block, rows, anchor.at(at), None if centre is None else centre[at])
-
-        found = self.updates.sum(kernel, tile=sweeps.tile, threads=sweeps.threads, scratch=False)
-        distances = anchor.distances_by(found[: self.m + 2], self.resolution)
-        return distances, None if pulls is None else float(np.sqrt(found[-1])) + self.blur(pulls)
+        rest = None if pulls is None else pulls - pulls.sum() * weights
+        found = swept(self._updates, weights, rest, anchor.place, centre)
+        force = None if pulls is None else float(np.sqrt(found.force)) + self.blur(pulls)
+        return _ByProducts(anchor.distances_by(found, self.resolution), force)
 
     def blur(self, pulls: Weights) -> float:
         """What rounding can take from the force of pulls where it is found by products."""
         return np.inf if self._anchor is None else self.resolution * float(pulls @ self._anchor.reach)
 
     def _directly(self, weights: Weights, pulls: Weights | None, origin: Vector | None) -> Measurement:
-        """Each block's centre is known while the block is in cache. It is rounded as the block is; the mean of the residuals,
-        which are small, mends that.
-        """
-        updates = self.updates
-        centre = updates.zeros()
-        total, rest = (weights.sum(), 0.0) if origin is None else (1.0, 1.0 - weights.sum())
-        forces = np.stack([weights, np.zeros(self.m) if pulls is None else pulls])
-
-        def kernel(block: Block, at: slice, scratch: Block) -> Vector:
-            both = forces.astype(block.dtype)
-            middle = both[0] @ block
-            away = 0.0 if origin is None else rest * origin[at]
-            middle = (middle + away).astype(block.dtype)
-            residual = np.subtract(block, middle, out=scratch.reshape(block.shape))
-            means = both @ residual
-            mend = (means[0] + away - rest * middle) / total
-            centre[at] = middle + mend
-            force = means[1] - forces[1].sum() * mend
-            return np.append(np.vecdot(residual, residual).astype(np.float64), force @ force)
-
-        *squares, force = updates.sum(kernel)
-        force = None if pulls is None else float(np.sqrt(force))
-        distances = self._distances(np.array(squares), centre)
+        """By subtraction. The centre becomes the anchor point of later measurements by products."""
+        found = measured(self._updates, weights, pulls, origin)
+        distances = self._distances(found.residuals.squares, found.centre)
         if origin is None:
-            self._anchor = Anchor(centre, distances, length(centre))
-        return Measurement(centre, distances, force)
+            self._anchor = _Anchor(found.centre, distances, length(found.centre))
+        return Measurement(found.centre, distances, None if pulls is None else float(np.sqrt(found.residuals.force)))
 
-    def distances_to(self, place: Vector, found: Vector | None = None) -> Vector:
-        """|X_i - place| of every client; `found` are the products with it, where they are known."""
+    def distances_to(self, place: Vector, products: Products | None = None) -> Vector:
+        """|X_i - place| of every client; `products` are those with the place, where an earlier pass has found them."""
         anchor = self._anchor
         if anchor is not None:
-            sweeps = self.updates.sweeps
-
-            def product(block: Block, at: slice, _: Block) -> Vector:
-                here = anchor.at(at)
-                way = place[at] if here is None else place[at] - here
-                return sweeps.products(block, way.astype(block.dtype), here)
-
-            if found is None:
-                found = self.updates.sum(product, tile=sweeps.tile, threads=sweeps.threads, scratch=False)
-            distances = anchor.distances_by(found, self.resolution)
+            products = products_with(self._updates, place, anchor.place) if products is None else products
+            distances = anchor.distances_by(products, self.resolution)
             if distances is not None:
                 return distances
+        return self._distances(squared_distances_to(self._updates, place), place)
 
-        def kernel(block: Block, at: slice, scratch: Block) -> Block:
-            residual = np.subtract(block, place[at].astype(block.dtype), out=scratch.reshape(block.shape))
-            return np.vecdot(residual, residual)
+    def _distances(self, squares: Vector, centre: Vector) -> Vector:
+        """Distances from sums of squares; 0 for what lies within the rounding of the centre."""
+        distances = np.sqrt(squares)
+        floor = 8 * self.rounding_of(centre)
+        distances[distances <= floor] = 0.0
+        return distances
 
-        return self._distances(self.updates.sum(kernel), place)
+    def column_row(self, rule: Columnwise) -> Vector:
+        """The row that a column rule makes of the points."""
+        return column_row(self._updates, rule)
 
-    def start(self) -> Weights:
-        """Weights of a robust centre, cheaply: near the client whose distances have the lowest median, where they are known;
-        else after a few Huber steps from the coordinate median, over a sample of columns.
+    def coordinates(self, centre: Vector, scales: Vector) -> Matrix:
+        """The points scales_i (X_i - centre) in a space of at most m dimensions."""
+        return coordinates(self._updates, centre, scales)
 
-        Whoever hides outside the sample shows when the centre is measured over all columns; then these are found over
-        all columns, too.
-        """
-        return self._start
+    def residual_pairs(self, place: Vector, distances: Vector) -> ResidualPairs:
+        """Products of all pairs of residuals X_i - place, with a proven error; `distances` are about their lengths."""
+        return residual_pairs(self._updates, place, distances)
 
-    @cached_property
-    def _start(self) -> Weights:
-        if self.gram is not None:
-            squares = self.gram.squared_distances
-            return self._downweighted(np.sqrt(squares[np.median(squares, axis=1).argmin()]))
-        sample = self.updates.sample(START_COLUMNS)
-        half, turned = self.m // 2, np.array(sample.T, order="C")  # a copy in any case, to be reordered
-        turned.partition(half, axis=1)
-        low = turned[:, half] if self.m % 2 else turned[:, :half].max(axis=1)
-        middle = (low / 2 + turned[:, half] / 2).astype(sample.dtype)
-        sample = sample - middle
-        away, distances = np.empty_like(sample), np.sqrt(np.vecdot(sample, sample))
-        for _ in range(START_STEPS):
-            weights = self._downweighted(distances)
-            np.subtract(sample, (weights @ sample).astype(sample.dtype), out=away)
-            distances = np.sqrt(np.vecdot(away, away))
-        expected = np.median(distances) * np.sqrt(self.updates.d / sample.shape[1])
-        if np.median(self.distances(weights)) <= SURPRISE * expected:
-            return weights
-        return self._downweighted(self.distances_to(columns.apply(self.updates, Columnwise(columns.median))))
+    # Rounding.
 
-    def _downweighted(self, distances: Vector) -> Weights:
-        """n_i min(1, typical distance / d_i), normalised."""
-        typical = np.median(distances)
-        far = distances > typical
-        return normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
+    @property
+    def resolution(self) -> float:
+        """The relative rounding error of one number as it is read."""
+        return self._updates.resolution
+
+    def rounding_of(self, place: Vector) -> float:
+        """The rounding error of a place: the resolution times its length."""
+        return self.resolution * length(place)
 
     @property
     def rounding(self) -> float:
@@ -246,25 +301,10 @@ class Geometry:
         assert self._anchor is not None
         return self.resolution * (self._anchor.length or float(np.median(self._anchor.distances)))
 
-    @property
-    def resolution(self) -> float:
-        """The relative rounding error of one number as it is read."""
-        single = not self.updates.wide and any(source.dtype is np.float32 for source in self.updates.sources)
-        return float(np.finfo(np.float32 if single else np.float64).eps)
 
-    def widened(self) -> Geometry:
-        """The same clients, read in float64."""
-        return Geometry(replace(self.updates, wide=True), self.samples)
+@dataclass(frozen=True)
+class _ByProducts:
+    """What products told: distances, or None where they would lose too many digits; the force of pulls, if there were any."""
 
-    def mixed(self, mixture: Matrix, samples: Weights) -> Geometry:
-        """The points mixture @ X."""
-        combined = mixture if self.updates.mixture is None else mixture @ self.updates.mixture.matrix
-        gram = None if self.gram is None else self.gram.mixed(mixture)
-        return Geometry(replace(self.updates, m=len(mixture), mixture=Mixture(combined)), samples, gram=gram)
-
-    def _distances(self, squares: Vector, centre: Vector) -> Vector:
-        """Distances from sums of squares as read; 0 for what lies within the rounding of the centre."""
-        distances = np.sqrt(squares)
-        floor = 8 * self.resolution * length(centre)
-        distances[distances <= floor] = 0.0
-        return distances
+    distances: Vector | None
+    force: float | None

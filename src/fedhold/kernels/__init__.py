@@ -1,6 +1,13 @@
 """The few loops over the d numbers of an update, and what they stand on: array libraries, threads, compiled code.
 
-In: blocks of columns, as NumPy arrays. Out: sums over their columns, or one row. Imports: `fedhold.errors` alone.
+In: blocks of columns, as NumPy arrays. Out: sums over their columns, or one row. Imports: nothing of fedhold.
+
+    sums.py         what the loops find, with a name for every number
+    numpy_side.py   the interface: every loop, by NumPy
+    numba_side.py   the loops that compiled code makes faster
+    choice.py       which side does the work
+    threads.py      threads that share blocks
+    arrays.py       NumPy, torch and JAX arrays in and out; the aliases Block, Vector, Matrix, Weights, Floats
 """
 
 from fedhold.kernels.arrays import (
@@ -22,19 +29,28 @@ from fedhold.kernels.arrays import (
     numbers,
     to_host,
     unscaled,
+    weighted_median,
 )
-from fedhold.kernels.native import ENOUGH, RUN, numba_version, worth_compiling
-from fedhold.kernels.sweeps import INTERPRETED, Sweeps, sweeps_for
-from fedhold.kernels.threads import shared, threads
+from fedhold.kernels.choice import ENOUGH, kernels_for, numba_version, worth_compiling
+from fedhold.kernels.numpy_side import NUMPY, RUN, SQUARE_RUN, TILE, NumpyKernels, Portion
+from fedhold.kernels.sums import Pairs, Products, Residuals, Sums, total
+from fedhold.kernels.threads import shared, thread_count
 
 __all__ = [
     "ENOUGH",
-    "INTERPRETED",
+    "NUMPY",
     "RUN",
+    "SQUARE_RUN",
+    "TILE",
     "Block",
     "Floats",
     "Matrix",
-    "Sweeps",
+    "NumpyKernels",
+    "Pairs",
+    "Portion",
+    "Products",
+    "Residuals",
+    "Sums",
     "Vector",
     "Weights",
     "compute_dtype",
@@ -44,15 +60,17 @@ __all__ = [
     "host",
     "is_array",
     "is_dask",
+    "kernels_for",
     "kind",
     "largest",
     "length",
     "numba_version",
     "numbers",
     "shared",
-    "sweeps_for",
-    "threads",
+    "thread_count",
     "to_host",
+    "total",
     "unscaled",
+    "weighted_median",
     "worth_compiling",
 ]

@@ -33,6 +33,7 @@ __all__ = [
     "numbers",
     "to_host",
     "unscaled",
+    "weighted_median",
 ]
 
 Block = NDArray[Any]
@@ -72,7 +73,7 @@ def dtype_name(array: Any) -> str:
 
 
 def kind(array: Any) -> str:
-    """'float', 'integer', or the dtype's own name where we cannot aggregate it."""
+    """'float', 'integer', or the dtype's own name where it cannot be aggregated."""
     name = dtype_name(array)
     if name.startswith(("float", "bfloat")) or name == "longdouble":
         return "float"
@@ -82,7 +83,7 @@ def kind(array: Any) -> str:
 
 
 def compute_dtype(name: str) -> type[np.float32] | type[np.float64]:
-    """The dtype we reckon in: float32 where the data has no more, float64 for the rest and for integers."""
+    """The dtype to compute in: float32 where the data has no more digits, float64 for the rest and for integers."""
     return np.float32 if name in ("float16", "float32", "bfloat16") else np.float64
 
 
@@ -114,7 +115,7 @@ def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
 def from_host(values: Vector, template: Any, name: str) -> Any:
     """`values` with the shape, library and device of `template` and the dtype of that name, or the template's own.
 
-    Integers are rounded; whatever the dtype cannot hold is brought to its nearest finite number.
+    Integers are rounded; what the dtype cannot hold becomes its nearest finite number.
     """
     xp = api.array_namespace(template)
     dtype = getattr(xp, name, template.dtype)
@@ -132,8 +133,22 @@ def from_host(values: Vector, template: Any, name: str) -> Any:
     return xp.astype(xp.asarray(shaped, device=api.device(template)), dtype)
 
 
+def weighted_median(rows: NDArray[Any], weights: Weights) -> NDArray[Any]:
+    """Of each column the smallest entry at which at least half of the weight lies at or below it.
+
+    >>> weighted_median(np.array([3, 1, 2]), np.array([1.0, 1.0, 5.0]))
+    array(2)
+    """
+    order = np.argsort(rows, axis=0, kind="stable")
+    shares = weights / weights.max()  # so that 1e308 samples do not overflow the sum
+    below = np.cumsum(shares[order], axis=0)
+    half = np.argmax(below >= 0.5 * shares.sum() * (1 - 1e-12), axis=0)
+    place = np.take_along_axis(order, half[None], axis=0)
+    return np.asarray(np.take_along_axis(rows, place, axis=0)[0])
+
+
 def lengths(rows: NDArray[np.float64]) -> Vector:
-    """The Euclidean norm of every row, where squares would overflow or vanish too."""
+    """The Euclidean norm of every row, also where squares would overflow or vanish."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
     result: Vector = scale * np.linalg.norm(rows / scale[:, None], axis=1)
@@ -141,7 +156,7 @@ def lengths(rows: NDArray[np.float64]) -> Vector:
 
 
 def length(vector: Vector) -> float:
-    """The Euclidean norm of one vector, likewise; without a copy where the plain sum of squares will do."""
+    """The Euclidean norm of one vector, also where squares would overflow; without a copy where they do not."""
     if not isinstance(vector, np.ndarray):
         return float(vector.length())
     with np.errstate(over="ignore", under="ignore"):

@@ -1,4 +1,4 @@
-"""Threads that share work: the caller works too, so that nobody waits for a thread that is slow to wake."""
+"""Threads that share the blocks of a pass. The calling thread works too, and never waits for one that is slow to wake."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import cache
 from itertools import count
 from typing import TypeVar
 
-__all__ = ["shared", "threads"]
+__all__ = ["shared", "thread_count"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def threads() -> int:
-    """How many to work with: $FEDHOLD_THREADS, or one per core this process may use."""
+def thread_count() -> int:
+    """How many threads to work with: $FEDHOLD_THREADS, or one per core that this process may use."""
     given = os.environ.get("FEDHOLD_THREADS", "")
     if given.isdigit():
         return max(int(given), 1)
@@ -24,9 +24,17 @@ def threads() -> int:
 
 
 def shared(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
-    """map(work, items), by so many threads: in order, each result as soon as those before it are there.
+    """map(work, items), by so many threads: results come in order, each as soon as those before it are there.
 
-    Several callers may do so at once, also from within such work.
+    work     a function of one item
+    items    what to do; each item is taken by one thread
+    workers  the number of threads, the calling one among them
+
+    Several threads may call this at once, and `work` may call it again. An error in `work` is raised here, after all threads
+    have stopped.
+
+    >>> list(shared(abs, [-1, 2, -3], workers=2))
+    [1, 2, 3]
     """
     done = dict[int, Result]()
     numbers, ended, given = count(), False, 0
@@ -44,9 +52,9 @@ def shared(work: Callable[[Item], Result], items: Sequence[Item], workers: int) 
                 given += 1
     finally:
         ended = True
-        begun = [other for other in others if not other.cancel()]  # who has not begun finds everything done
+        begun = [other for other in others if not other.cancel()]  # A thread that has not begun has nothing left to do.
         for other in begun:
-            other.exception()  # its end
+            other.exception()  # This waits for its end.
     for other in begun:
         other.result()
     yield from (done[number] for number in range(given, len(items)))
@@ -54,9 +62,9 @@ def shared(work: Callable[[Item], Result], items: Sequence[Item], workers: int) 
 
 @cache
 def _pool(size: int) -> ThreadPoolExecutor:
-    """Kept: to start a thread can take as long as its share of the work."""
+    """The threads are kept, for starting one can take as long as its share of the work."""
     return ThreadPoolExecutor(size, thread_name_prefix="fedhold")
 
 
-if hasattr(os, "register_at_fork"):  # a child process has none of these threads
+if hasattr(os, "register_at_fork"):  # A child process has none of these threads.
     os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -17,14 +17,14 @@ class Declaration:
 
     view       "geometry": it weighs clients by their distances; "columns": it treats every column by itself, and asks the
                geometry for nothing but m
-    distances  it asks how far clients are from a centre
-    pairs      it asks how far clients are from each other
+    centres    it asks how far clients are from several weighted centres, so that a Gram matrix can save passes
+    pairs      it asks how far clients are from each other, which needs a Gram matrix
     certifies  its result comes with a proof of how far liars can have moved it
     from_last  by definition it starts where the last round ended
     """
 
     view: Literal["geometry", "columns"] = "geometry"
-    distances: bool = True
+    centres: bool = True
     pairs: bool = False
     certifies: bool = False
     from_last: bool = False
@@ -48,6 +48,6 @@ def declares(**facts: Any) -> Callable[[Function], Function]:
 
 
 def declaration_of(function: Callable[..., Any]) -> Declaration:
-    """What a rule declares; of a rule that declares nothing, that it asks for distances to centres and no more."""
+    """What a rule declares; of a rule that declares nothing, that it asks for distances to centres, and for no more."""
     declared = getattr(function, "declared", None)
     return declared if isinstance(declared, Declaration) else Declaration()

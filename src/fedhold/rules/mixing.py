@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedhold.errors import FEWER, integer, positive, require
-from fedhold.geometry import Geometry, Matrix, Solved
-from fedhold.kernels import Vector
+from fedhold.geometry import Geometry, Solved
+from fedhold.kernels import Matrix, Vector
 from fedhold.rules.declaration import declares
 from fedhold.rules.m_estimators import huber
 
@@ -20,6 +20,12 @@ __all__ = ["bucketing", "clipping", "nearest_neighbour_mixing", "screen"]
 def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
     """Replace each client by the mean of its m - f nearest, itself among them.
 
+    f  how many liars to withstand
+
+    >>> from fedhold import aggregate
+    >>> aggregate([[1.0], [1.1], [1.2], [99.0]], "nearest_neighbour_mixing(f=1) | median").value.round(1)
+    array([1.1])
+
     Needs m >= 2f + 1.  Allouah et al. 2023 (NNM).
     """
     f, m = integer(f, "f"), geometry.m
@@ -28,12 +34,22 @@ def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
     farthest = np.partition(squares, m - f - 1, axis=1)[:, m - f - 1, None]
     nearer, ties = squares < farthest, squares == farthest
     room = m - f - nearer.sum(axis=1, keepdims=True)
-    among = nearer | (ties & (np.cumsum(ties, axis=1, dtype=np.min_scalar_type(m)) <= room))  # lower numbers first
+    among = nearer | (
+        ties & (np.cumsum(ties, axis=1, dtype=np.min_scalar_type(m)) <= room)
+    )  # Ties go to the lower index.
     return among / (m - f)
 
 
+@declares(centres=False)
 def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) -> Matrix:
-    """Replace the clients by the means of random buckets of `size`.
+    """Replace the clients by the means of random buckets.
+
+    size  clients in a bucket; the last may have fewer
+    rng   draws the buckets
+
+    >>> from fedhold import aggregate
+    >>> aggregate([[1.0], [1.0], [3.0], [3.0]], "bucketing(size=4) | median").value
+    array([2.])
 
     Karimireddy et al. 2022.
     """
@@ -46,17 +62,33 @@ def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) ->
     return mixture
 
 
+@declares(centres=False)
 def clipping(geometry: Geometry, *, radius: float) -> Matrix:
-    """Shorten each update longer than `radius` to that length: x_i min(1, radius/|x_i|)."""
+    """Shorten each update longer than `radius` to that length: x_i min(1, radius/|x_i|).
+
+    radius  the longest that an update may be
+
+    >>> from fedhold import aggregate
+    >>> aggregate([[1.0], [1.0], [100.0]], "clipping(radius=1) | mean").value.round(6)
+    array([1.])
+    """
     reach = float(geometry.read(positive(radius, "radius")))
-    lengths = geometry.distances_to(geometry.updates.zeros())
+    lengths = geometry.lengths()
     return np.diag(np.divide(reach, lengths, out=np.ones(geometry.m), where=lengths > reach))
 
 
+@declares()
 def screen(geometry: Geometry, *, beyond: float = 2.5) -> Matrix:
     """Drop obvious outliers: clients whose scaled distance sqrt(n_i) d_i is more than `beyond` times the median.
 
     Distances are taken to the Huber aggregate with the automatic threshold. No more than half of the clients can be dropped.
+
+    beyond  a multiple of the median, at least 1
+
+    >>> from fedhold import aggregate
+    >>> aggregate([[1.0], [1.1], [1.2], [99.0]], "screen | mean").value.round(1)
+    array([1.1])
+
     The paper's section 8 proposes such a filter; the rule is ours.
     """
     limit = positive(beyond, "beyond")

@@ -1,34 +1,73 @@
 """What clients sent, as one m x d matrix that is never built.
 
-In: arrays, lists and dicts of arrays, files, Dask arrays. Out: who is admitted, and passes over the matrix. Imports:
-`fedhold.kernels`, `fedhold.storage` and `fedhold.errors`.
+In: arrays, lists and dicts of arrays, files, Dask arrays. Out: who is admitted, and passes over the matrix, which give
+values of m or m x m numbers. Imports: `fedhold.kernels`, `fedhold.storage`, `fedhold.errors`.
+
+    structure.py   one update: an array, or lists and dicts of arrays
+    files.py       updates in .npy and .safetensors files, read in parts
+    admission.py   who may take part, and why not
+    matrix.py      the matrix: its blocks, and how a pass runs over them
+    passes.py      the passes: the first look at the data, distances, products of pairs, columns -> one row
+    cluster.py     the same passes on a Dask cluster
 """
 
 from fedhold.updates.admission import Admission, admit
-from fedhold.updates.columns import Columnwise, columns_tile, surveying
-from fedhold.updates.files import DamagedFileError, Told, forgiving, open_update, open_updates, opened, paths_of
-from fedhold.updates.magnitudes import DOUBLE_ROOM
-from fedhold.updates.matrix import SLAB, Pass, Updates
-from fedhold.updates.mixture import Mixture
-from fedhold.updates.saving import save_update
+from fedhold.updates.files import (
+    DamagedFileError,
+    Told,
+    open_update,
+    open_updates,
+    opened,
+    past_damaged_files,
+    paths_of,
+    save_update,
+)
+from fedhold.updates.matrix import Updates
+from fedhold.updates.passes import (
+    ALL_PAIRS,
+    Columnwise,
+    FirstLook,
+    ResidualPairs,
+    Wanted,
+    column_row,
+    coordinates,
+    first_look,
+    gram_around,
+    measured,
+    products_with,
+    residual_pairs,
+    sample_of,
+    sampled_gram,
+    squared_distances_to,
+    swept,
+)
 
 __all__ = [
-    "DOUBLE_ROOM",
-    "SLAB",
+    "ALL_PAIRS",
     "Admission",
     "Columnwise",
     "DamagedFileError",
-    "Mixture",
-    "Pass",
+    "FirstLook",
+    "ResidualPairs",
     "Told",
     "Updates",
+    "Wanted",
     "admit",
-    "columns_tile",
-    "forgiving",
+    "column_row",
+    "coordinates",
+    "first_look",
+    "gram_around",
+    "measured",
     "open_update",
     "open_updates",
     "opened",
+    "past_damaged_files",
     "paths_of",
+    "products_with",
+    "residual_pairs",
+    "sample_of",
+    "sampled_gram",
     "save_update",
-    "surveying",
+    "squared_distances_to",
+    "swept",
 ]

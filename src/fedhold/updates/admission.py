@@ -12,48 +12,53 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhold.errors import positive
-from fedhold.kernels import Vector, dtype_name, host, is_array, is_dask, kind, largest
-from fedhold.updates.magnitudes import out_of_reach
-from fedhold.updates.matrix import Pass, Updates
-from fedhold.updates.sources import Source
+from fedhold.kernels import Vector, dtype_name, each, host, is_array, is_dask, kind, largest
+from fedhold.updates.matrix import DOUBLE_ROOM, Source, Updates, exponents_of
+from fedhold.updates.passes import FirstLook, Wanted, first_look
 from fedhold.updates.structure import Leaf, Signature, count, describe, flatten, form, signature
 
 __all__ = ["Admission", "admit"]
 
 AGGREGABLE = ("float", "integer")
 FARTHEST = 1e100  # a start beyond this could not be squared
+FAR = 2.0**DOUBLE_ROOM  # as far as distances can be measured; the way from there is as good as from farther off
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Admission:
     """The admitted clients' updates, and what was found out about every client.
 
+    updates   the admitted clients' updates
+    look      what the first pass over them found
     admitted  the index in the input of each admitted client
     samples   the n_i used, one per admitted client
-    norms     their lengths, one per admitted client; None where squares would overflow or vanish
-    seen      what else was computed on the way, for all clients of the right structure; None likewise
-    fit       which of those were admitted
     claimed   the n_i as given, one per client
     reasons   one per client: why it was rejected, or what was changed; '' where nothing was
+    template  an update of the right structure
+    dtypes    of its arrays: those that most admitted clients sent
     """
 
     updates: Updates
+    look: FirstLook
     admitted: NDArray[np.intp]
     samples: Vector
     claimed: Vector
     reasons: tuple[str, ...]
     template: Any
     dtypes: list[str]
-    norms: Vector | None
-    seen: Vector | None
-    fit: NDArray[np.bool_]
+
+    @property
+    def rejected(self) -> int:
+        """How many clients were rejected."""
+        return len(self.reasons) - len(self.admitted)
 
     def shaped(self, vector: Vector) -> Any:
         """A vector of d numbers, as the updates are read, as one update."""
         return self.updates.shaped(vector, self.template, self.dtypes)
 
-    def vector(self, update: object, name: str) -> Vector:
-        """One update as a vector of d numbers; an error where it does not fit the clients' or is out of range."""
+    def start(self, update: object) -> Vector:
+        """A place to start from, in the units in which the updates are read; an error where it does not fit them."""
+        name = "start"
         leaves, expected = _template(update, name), signature(flatten(self.template))
         shapes = [(path, shape) for path, shape, _ in signature(leaves)]
         if shapes != [(path, shape) for path, shape, _ in expected]:
@@ -66,7 +71,7 @@ class Admission:
             raise ValueError(
                 f"{name} has numbers that are not finite, or beyond {FARTHEST:g}. Pass the last sound one."
             )
-        return flat
+        return each(flat, lambda part: np.clip(np.ldexp(part, self.updates.base), -FAR, FAR))
 
 
 def _template(update: object, name: str) -> list[Leaf]:
@@ -87,11 +92,15 @@ def admit(
     samples: ArrayLike | None,
     sample_cap: float | None,
     like: object | None,
-    look: Callable[[Updates], Pass | None],
+    wanted: Callable[[Updates], Wanted],
 ) -> Admission:
-    """Check structure, dtypes, samples and finiteness of every client; reject alone those who fail.
+    """Check structure, dtypes, samples and finiteness of every client; reject only those who fail.
 
-    `look` says what else to compute in the pass that looks for numbers that are not finite.
+    updates     what clients sent, as for aggregate()
+    samples     the n_i they claim
+    sample_cap  how many times the median n_i a client may claim; None trusts all claims
+    like        an update of the right structure; None: the structure that most clients share is right
+    wanted      what else to find out in the pass that looks for numbers that are not finite
     """
     clients = _clients(updates)
     stacked = is_array(updates)
@@ -113,12 +122,12 @@ def admit(
     sources = _sources(updates, leaves, sound)
     skips = hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
-    magnitudes, ordinary, seen = matrix.magnitudes(look(matrix))
-    fit = np.isfinite(magnitudes)
+    look = first_look(matrix, wanted(matrix))
+    fit = np.isfinite(look.magnitudes)
     for i in sound[~fit].tolist():
         reasons[i] = "numbers that are not finite"
-    fit[fit] = ~out_of_reach(magnitudes[fit])
-    for i, magnitude in zip(sound[~fit].tolist(), magnitudes[~fit], strict=True):
+    fit[fit] = ~_out_of_reach(look.magnitudes[fit])
+    for i, magnitude in zip(sound[~fit].tolist(), look.magnitudes[~fit], strict=True):
         reasons[i] = reasons[i] or f"numbers of {magnitude:.0e}, beyond 1e120 times the median client's"
     admitted = sound[fit]
     _someone(admitted, reasons)
@@ -129,18 +138,23 @@ def admit(
     if like is None:
         forms = [() if stacked else form(clients[i]) for i in admitted]
         template = clients[admitted[forms.index(Counter(forms).most_common(1)[0][0])]]
+    look = look.of(fit)
     return Admission(
-        matrix.scaled(magnitudes[fit]),
-        admitted,
-        used,
-        claimed,
-        tuple(reasons),
-        template,
-        _dtypes(leaves, [0] if stacked else admitted.tolist()),
-        magnitudes[fit] if ordinary[fit].all() else None,
-        seen if ordinary[fit].all() else None,
-        fit,
+        updates=matrix.scaled(look.magnitudes),
+        look=look,
+        admitted=admitted,
+        samples=used,
+        claimed=claimed,
+        reasons=tuple(reasons),
+        template=template,
+        dtypes=_dtypes(leaves, [0] if stacked else admitted.tolist()),
     )
+
+
+def _out_of_reach(magnitudes: Vector) -> NDArray[np.bool_]:
+    """Clients so far above the median one that float64 cannot square both: 2**400 times, which no honest client is."""
+    exponents, typical = exponents_of(magnitudes)
+    return exponents > typical + DOUBLE_ROOM
 
 
 def _clients(updates: object) -> Sequence[Any]:
@@ -275,7 +289,7 @@ def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np
 def _kind_of(updates: object) -> type[Updates]:
     if not is_dask(updates):
         return Updates
-    from fedhold.updates.cluster import ClusterUpdates  # here, so that Dask is imported by those who use it
+    from fedhold.updates.cluster import ClusterUpdates  # only here: who does not use Dask does not import it
 
     return ClusterUpdates
 

@@ -1,30 +1,48 @@
 """Updates on a Dask cluster: the same passes over the data, each block of columns where it lies.
 
 A pass sends its kernel to every block. What comes back, m or m x m numbers, is added up on the workers, a few at a time, and
-only the last sum travels to whoever called. Vectors of d numbers (a centre, the row of a column rule) stay on the cluster,
-cut as the updates are, each piece where its block is.
+only the last sum travels to the calling process. Vectors of d numbers (a centre, the row of a column rule) stay on the
+cluster, cut as the updates are, each piece where its block is.
+
+Kernels are closures over such vectors: they read a place, or write a centre, block by block. A kernel travels as bytes with
+the vectors left out (pickle's "persistent objects"); a worker puts the piece that belongs to its block in their place.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any, TypeVar, cast
 
+import cloudpickle
 import dask
 import dask.array as da
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fedhold.kernels import INTERPRETED, Block, Sweeps, Vector, from_host, largest, length, unscaled
-from fedhold.updates.matrix import TILE, Kernel, Updates
-from fedhold.updates.shipping import pack, unpack
-from fedhold.updates.sources import Source
+from fedhold.kernels import (
+    NUMPY,
+    Block,
+    NumpyKernels,
+    Portion,
+    Sums,
+    Vector,
+    from_host,
+    largest,
+    length,
+    total,
+    unscaled,
+)
+from fedhold.updates.matrix import Kernel, Source, Updates
 
 __all__ = ["ClusterUpdates", "Spread", "require_blocks", "source_of"]
 
 Result = TypeVar("Result")
+Found = TypeVar("Found", bound="Vector | Sums")
 
 BLOCK = 2**26  # bytes of a block of columns where we are the ones to cut it
 NARROW = 2  # columns per client: the m x m products of a block with fewer are more to move than the block itself
@@ -118,8 +136,8 @@ class ClusterUpdates(Updates):
     """Updates whose source is a Dask array with all clients in every block."""
 
     @property
-    def on_disk(self) -> bool:
-        """Every look at the data is a pass over the cluster, to be as rare as if it were a read of files."""
+    def costly_to_read(self) -> bool:
+        """A pass over a cluster is to be as rare as a read of files."""
         return True
 
     @property
@@ -127,9 +145,9 @@ class ClusterUpdates(Updates):
         return self.sources[0].rows
 
     @property
-    def sweeps(self) -> Sweeps:
-        """Those that need nothing a worker might lack; a worker has one thread for them anyway."""
-        return INTERPRETED
+    def kernels(self) -> NumpyKernels:
+        """NumPy's, for a worker might lack numba; it has one thread for them anyway."""
+        return NUMPY
 
     def zeros(self) -> Vector:
         return cast(Vector, Spread(self._array.chunks[1]))
@@ -150,13 +168,13 @@ class ClusterUpdates(Updates):
         return self
 
     def read(self, start: int, stop: int) -> Block:
-        return self.runs([(start, stop)])
+        return self.joined([(start, stop)])
 
-    def runs(self, spans: list[tuple[int, int]]) -> Block:
+    def joined(self, spans: list[tuple[int, int]]) -> Block:
         return self._here(dask.compute(*(self._array[:, start:stop] for start, stop in spans)))
 
-    def gather(self, columns: NDArray[np.intp]) -> Block:
-        return replace(self, wide=True)._here(dask.compute(self._array[:, columns]))
+    def columns(self, chosen: NDArray[np.intp]) -> Block:
+        return replace(self, wide=True)._here(dask.compute(self._array[:, chosen]))
 
     def _here(self, blocks: Sequence[Block]) -> Block:
         """Blocks that have come to this process, as they are read."""
@@ -167,36 +185,22 @@ class ClusterUpdates(Updates):
     def _plan(self) -> _Plan:
         return _Plan(Updates((), self.m, self.clients, self.wide, self.base, self.mixture))
 
-    def map(
-        self,
-        kernel: Kernel[Result],
-        *,
-        tile: int = TILE,
-        threads: bool = True,  # noqa: ARG002
-        scratch: bool = True,  # noqa: ARG002
-    ) -> Iterator[Result]:
-        """As ever; whatever vectors the kernel wrote to are on the cluster afterwards."""
-        results, pieces = self._sent(partial(_mapped, kernel=kernel, tile=tile))
+    def map(self, kernel: Kernel[Result], portion: Portion) -> Iterator[Result]:
+        """The results of all blocks come to this process; the vectors that the kernel wrote to stay on the cluster."""
+        results, pieces = self._sent(partial(_mapped, kernel=kernel, portion=portion))
         for part in _computed(results, pieces):
             yield from part
 
-    def sum(
-        self,
-        kernel: Kernel[Block],
-        *,
-        tile: int = TILE,
-        threads: bool = False,  # noqa: ARG002
-        scratch: bool = True,  # noqa: ARG002
-    ) -> NDArray[np.float64]:
-        """As ever; added up on the workers, in an order that does not depend on who is done first."""
-        parts, pieces = self._sent(partial(_summed, kernel=kernel, tile=tile))
+    def sum(self, kernel: Kernel[Found], portion: Portion) -> Found:
+        """Added up on the workers, in an order that does not depend on which of them is done first."""
+        parts, pieces = self._sent(partial(_summed, kernel=kernel, portion=portion))
         while len(parts) > 1:
             parts = [_ADDED(parts[a : a + AT_ONCE]) for a in range(0, len(parts), AT_ONCE)]
         return _computed(parts, pieces)[0]
 
     def _sent(self, job: Callable[[Updates], Any]) -> tuple[list[Any], list[tuple[Spread, list[Any]]]]:
         """The job's results at every block, and the pieces of the vectors it writes to; all yet to be computed."""
-        packed, vectors = pack((self._plan, job), Spread)
+        packed, vectors = _pack((self._plan, job), Spread)
         given = [vector.pieces() for vector in vectors]
         blocks = self._array.to_delayed()[0]
         # The bytes go with every task, not as a task of their own: a worker that had them would count as a place to be.
@@ -215,6 +219,43 @@ class _Plan:
         return replace(self.updates, sources=(Source.of(block, block.shape[1]),))
 
 
+class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(self, file: io.BytesIO, kind: type) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.kind, self.holes = kind, list[Any]()
+
+    def persistent_id(self, thing: object) -> int | None:
+        if not isinstance(thing, self.kind):
+            return None
+        for number, known in enumerate(self.holes):
+            if known is thing:
+                return number
+        self.holes.append(thing)
+        return len(self.holes) - 1
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, fillings: Sequence[Any]) -> None:
+        super().__init__(file)
+        self.fillings = fillings
+
+    def persistent_load(self, number: int) -> Any:
+        return self.fillings[number]
+
+
+def _pack(thing: object, kind: type) -> tuple[bytes, list[Any]]:
+    """`thing` without the objects of this kind in it, and those objects."""
+    file = io.BytesIO()
+    packer = _Packer(file, kind)
+    packer.dump(thing)
+    return file.getvalue(), packer.holes
+
+
+def _unpack(packed: bytes, fillings: Sequence[Any]) -> Any:
+    """What was packed, with `fillings` where those objects were."""
+    return _Unpacker(io.BytesIO(packed), fillings).load()
+
+
 def _computed(results: list[Any], written: list[tuple[Spread, list[Any]]]) -> Any:
     """The results, here; what was written in the same pass stays where it is."""
     flat = [piece for _, pieces in written for piece in pieces]
@@ -231,7 +272,7 @@ def _computed(results: list[Any], written: list[tuple[Spread, list[Any]]]) -> An
 def _at_block(block: Block, packed: bytes, *given: Vector | None) -> tuple[Any, ...]:
     """The job's result at this block, and its pieces of the vectors that were not given."""
     pieces = [np.zeros(block.shape[1]) if piece is None else _read_only(piece) for piece in given]
-    plan, job = unpack(packed, pieces)
+    plan, job = _unpack(packed, pieces)
     result = job(plan.at(block))
     return result, *(piece for piece, known in zip(pieces, given, strict=True) if known is None)
 
@@ -243,17 +284,17 @@ def _read_only(piece: Vector) -> Vector:
     return view
 
 
-def _mapped(updates: Updates, kernel: Kernel[Any], tile: int) -> list[Any]:
-    return list(updates.map(kernel, tile=tile, threads=False))
+def _mapped(updates: Updates, kernel: Kernel[Any], portion: Portion) -> list[Any]:
+    return list(updates.map(kernel, replace(portion, parallel=False)))
 
 
-def _summed(updates: Updates, kernel: Kernel[Block], tile: int) -> NDArray[np.float64]:
-    return updates.sum(kernel, tile=tile)
+def _summed(updates: Updates, kernel: Kernel[Any], portion: Portion) -> Any:
+    return updates.sum(kernel, replace(portion, parallel=False))
 
 
-def _added(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+def _added(parts: list[Any]) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
-        return reduce(np.add, parts)
+        return total([deepcopy(parts[0]), *parts[1:]])  # Dask's own results must not be overwritten.
 
 
 def _finished(piece: Vector, base: int, dtype: DTypeLike, name: str) -> NDArray[Any]:

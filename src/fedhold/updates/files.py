@@ -1,4 +1,4 @@
-"""Updates on disk: arrays in .npy and .safetensors files, read a part at a time.
+"""Updates on disk: arrays in .npy and .safetensors files, read a part at a time, and written whole or not at all.
 
 Read, not mapped: mapped pages count as resident memory, and a file cut short under a map ends the process. No file stays
 open, so there may be more clients than a process may open files.
@@ -18,8 +18,20 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fedhold.errors import listed
+from fedhold.storage import whole_file
 
-__all__ = ["CODES", "DamagedFileError", "StoredArray", "forgiving", "open_update", "open_updates", "opened", "paths_of"]
+__all__ = [
+    "CODES",
+    "DamagedFileError",
+    "StoredArray",
+    "Told",
+    "open_update",
+    "open_updates",
+    "opened",
+    "past_damaged_files",
+    "paths_of",
+    "save_update",
+]
 
 CODES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16"},
@@ -30,6 +42,8 @@ CODES = {
 LONGEST_HEADER = 2**22  # bytes: tens of thousands of arrays. More would cost memory before a client is known
 MOST_AXES, LONGEST_AXIS = 32, 2**48  # beyond these NumPy has no arrays
 KINDS = (".npy", ".safetensors")
+CHUNK = 2**20  # numbers written at once
+NAMES = {code: name for name, code in CODES.items()}
 
 Told = Callable[[int], None]
 """Called with the number of bytes that were read, from whichever thread read them."""
@@ -174,8 +188,8 @@ def opened(updates: Any) -> Any:
     return open_updates(updates) if several or isinstance(updates, str | os.PathLike) else updates
 
 
-def forgiving(updates: Any, call: Callable[[Any], Result]) -> Result:
-    """call(updates); where a file turns out to be damaged on the way, once more with its client marked as such."""
+def past_damaged_files(updates: Any, call: Callable[[Any], Result]) -> Result:
+    """call(updates); where a file turns out to be damaged on the way, once more with its client marked as damaged."""
     while True:
         try:
             return call(updates)
@@ -281,3 +295,57 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
         raise ValueError("a name twice")
     return dict(pairs)
+
+
+# Writing.
+
+
+def save_update(value: Any, path: str | os.PathLike[str]) -> None:
+    """Write one update, such as `result.value`: an array to a .npy file, a dict of arrays to a .safetensors file.
+
+    The file appears whole or not at all, whatever interrupts this.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    arrays = value if isinstance(value, dict) else {"": value}
+    if suffix != (".safetensors" if isinstance(value, dict) else ".npy"):
+        raise ValueError(f"{path} must end in .npy for an array, or in .safetensors for a dict of arrays. Rename it.")
+    parts = {name: np.asarray(array) for name, array in arrays.items()}
+    for name, part in parts.items():
+        if not isinstance(name, str) or _code(part) not in NAMES:
+            raise TypeError(
+                f"dtype {part.dtype} at [{name!r}] cannot be saved. Pass an array, or a dict of arrays by name, of floats "
+                f"or integers: {listed(NAMES[code] for code in NAMES)}."
+            )
+    with whole_file(path, sync=True) as file:
+        if suffix == ".npy":
+            header = {"descr": _code(parts[""]), "fortran_order": False, "shape": parts[""].shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            _write(file, parts[""])
+            return
+        # The widest numbers first, as the format's own writer has it: then all of them are aligned.
+        ordered = sorted(parts, key=lambda name: (-parts[name].itemsize, name))
+        file.write(_safetensors_header(ordered, parts))
+        for name in ordered:
+            _write(file, parts[name])
+
+
+def _code(array: NDArray[Any]) -> str:
+    return array.dtype.newbyteorder("<").str
+
+
+def _safetensors_header(ordered: list[str], parts: dict[str, NDArray[Any]]) -> bytes:
+    entries, end = {}, 0
+    for name in ordered:
+        part = parts[name]
+        span = [end, end + part.nbytes]
+        entries[name] = {"dtype": NAMES[_code(part)], "shape": part.shape, "data_offsets": span}
+        end = span[1]
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _write(file: BinaryIO, array: NDArray[Any]) -> None:
+    for start in range(0, array.size, CHUNK):
+        file.write(array.flat[start : start + CHUNK].astype(_code(array), copy=False).data)

@@ -1,59 +1,183 @@
-"""Updates: what m clients sent, read as column blocks; the only place, with `columns`, that touches d-sized data.
+"""The admitted clients' updates as an m x d matrix that is never built: read block by block, by several threads.
 
 Nothing is concatenated: a block is a view where the clients came as one array, and a few megabytes gathered from the
-clients' own arrays where they came as a list. Blocks are read by a few threads and their results come back in order, so
-the same input gives the same bits.
+clients' own arrays where they came as a list. Results of blocks come back in the order of the columns, so the same input
+gives the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels import Block, Sweeps, Vector, largest, shared, sweeps_for, to_host, unscaled
-from fedhold.kernels import threads as threads_to_use
-from fedhold.updates.magnitudes import DOUBLE_ROOM, SINGLE_ROOM, exponents_of
-from fedhold.updates.mixture import Mixture
-from fedhold.updates.sources import Source
+from fedhold.kernels import (
+    TILE,
+    Block,
+    Matrix,
+    NumpyKernels,
+    Portion,
+    Sums,
+    Vector,
+    compute_dtype,
+    dtype_name,
+    kernels_for,
+    largest,
+    shared,
+    thread_count,
+    to_host,
+    total,
+    unscaled,
+)
+from fedhold.updates.files import StoredArray
 from fedhold.updates.structure import rebuild
 
-__all__ = ["Kernel", "Pass", "Updates"]
+__all__ = ["Kernel", "Mixture", "Source", "Updates"]
 
 Result = TypeVar("Result")
-Kernel = Callable[[Block, slice, Block], Result]
-"""(block of m rows, its columns in the whole, scratch of the block's size as a flat array) -> anything."""
+Found = TypeVar("Found", bound="Vector | Sums")
+Kernel = Callable[[Block, slice], Result]
+"""(block of m rows, its columns in the whole) -> what it finds there."""
 
-TILE = 2**18  # numbers handed to a kernel that makes as many of its own: both stay in a core's cache
-SLAB, PART = 2**20, 32  # gathered at once where clients came as a list: fewer, longer copies; or 1/PART of all, if less
-WHOLE = 2**24  # to a kernel that looks at every number once
-STORED = 2**28  # bytes gathered at once, by all threads, where they came as files: from 500 of them 256 KiB a time
+SLAB, PART = (
+    2**20,
+    32,
+)  # numbers gathered at once where clients came as a list: long copies, but no more than 1/PART of all
+STORED = 2**28  # bytes gathered at once, by all threads, where clients came as files: from 500 of them 256 KiB a time
 LINE = 64  # columns: whole cache lines
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
+SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
+DOUBLE_ROOM = 400  # and so can float64 numbers within 2**+-400
+FEW_ROWS = 4  # rows whose sum is as exact as they are
 
 
 @dataclass(frozen=True)
-class Pass:
-    """A kernel, how many numbers to hand it at a time, whether threads share the work, and whether it asks for scratch."""
+class Source:
+    """One array of the model for all clients: an (m, size) array, or m arrays of that size."""
 
-    kernel: Kernel[Block]
-    tile: int
-    threads: bool
-    scratch: bool
+    rows: Any
+    size: int
+    dtype: type[np.float32] | type[np.float64]
+
+    @staticmethod
+    def of(rows: Any, size: int) -> Source:
+        """A source that is read in float32 where no client has more digits."""
+        names = {dtype_name(rows)} if hasattr(rows, "dtype") else {dtype_name(row) for row in rows}
+        wide = any(compute_dtype(name) is np.float64 for name in names)
+        return Source(rows, size, np.float64 if wide else np.float32)
+
+    def read(self, start: int, stop: int, clients: NDArray[np.intp] | None, out: Block | None = None) -> Block:
+        """Columns start to stop of the given clients: into `out`, or as a view where that is possible."""
+        if hasattr(self.rows, "dtype"):
+            view = self.rows[:, start:stop]
+            with np.errstate(over="ignore"):
+                block = to_host(view if clients is None else view[clients], self.dtype)
+            if out is None:
+                return block
+            out[:] = block
+            return out
+        chosen: Sequence[Any] = self.rows if clients is None else [self.rows[i] for i in clients]
+        out = np.empty((len(chosen), stop - start), self.dtype) if out is None else out
+        with np.errstate(over="ignore"):  # A longdouble beyond float64 becomes infinite, and its client is rejected.
+            for row, array in zip(out, chosen, strict=True):
+                if isinstance(array, StoredArray):
+                    array.read(start, row)
+                else:
+                    row[:] = to_host(array.reshape(-1)[start:stop], None)
+        return out
+
+    @property
+    def costly_to_read(self) -> bool:
+        """Whether every pass reads files."""
+        return isinstance(self.rows, list) and isinstance(self.rows[0], StoredArray)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """New rows made of the clients' rows, matrix @ rows: buckets, neighbourhoods, batches."""
+
+    matrix: Matrix
+
+    @cached_property
+    def _groups(self) -> list[_Group] | None:
+        """Where no client is used twice and members count alike, the new rows are sums of groups; None elsewhere."""
+        used = self.matrix != 0
+        sizes, shares = used.sum(axis=1), self.matrix.max(axis=1)
+        if used.sum(axis=0).max() > 1 or (sizes == 0).any() or (self.matrix[used] != np.repeat(shares, sizes)).any():
+            return None
+        alike = [(size, np.flatnonzero(sizes == size)) for size in np.unique(sizes)]
+        return [_Group(rows, np.nonzero(used[rows])[1].reshape(-1, size), shares[rows]) for size, rows in alike]
+
+    @cached_property
+    def _distinct(self) -> _Distinct | None:
+        """The distinct new rows, for neighbours tend to share a neighbourhood; None unless new rows are means of old ones."""
+        if not np.allclose(self.matrix.sum(axis=1), 1, rtol=0, atol=1e-9):
+            return None
+        single = self.matrix.astype(np.float32)
+        numbers = dict[bytes, int]()
+        which = [numbers.setdefault(row.tobytes(), len(numbers)) for row in single]
+        first = [which.index(number) for number in range(len(numbers))]
+        return _Distinct(int(self.matrix.sum(axis=0).argmax()), single[first], which)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def of(self, rows: Block, kernels: NumpyKernels) -> Block:
+        """The new rows, in the precision of the old ones.
+
+        Sums of many rows are made in float64; or in float32 after a common row came off, for else the offset that all rows
+        share would drown their differences.
+        """
+        if self._groups is None and rows.dtype == np.float32 and self._distinct is not None:
+            distinct = kernels.mixed(self._distinct.matrix, rows, self._distinct.common)
+            if np.isfinite(distinct).all():
+                which = self._distinct.which
+                return distinct if len(distinct) == len(which) else distinct[which]
+        if self._groups is None:
+            return (self.matrix @ rows.astype(np.float64)).astype(rows.dtype, copy=False)
+        mixed = np.empty((len(self.matrix), rows.shape[1]), rows.dtype)
+        for group in self._groups:
+            kind = rows.dtype if group.members.shape[1] <= FEW_ROWS else np.dtype(np.float64)
+            share = group.shares[:, None].astype(
+                kind
+            )  # Shares come first: two numbers near the largest float have no sum.
+            sums = rows[group.members[:, 0]] * share
+            for column in group.members.T[1:]:
+                sums += rows[column] * share
+            mixed[group.rows] = sums
+        return mixed
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """New rows with equally many members: which rows they are, their members (one row each), a member's share in each."""
+
+    rows: NDArray[np.intp]
+    members: NDArray[np.intp]
+    shares: Vector
+
+
+@dataclass(frozen=True, eq=False)
+class _Distinct:
+    """The old row that most new rows are made of, the distinct rows of the matrix, and which of them each new row is."""
+
+    common: int
+    matrix: NDArray[np.float32]
+    which: list[int]
 
 
 @dataclass(frozen=True)
 class Updates:
-    """The admitted clients' updates as an m x d matrix that is never built.
+    """The updates of m clients, or of m rows that a mixture makes of them.
 
-    clients    which rows of the sources are admitted (None: all of them)
-    wide       float32 data is read as float64
-    base       every number is read times 2**base: what is too large or too small to be squared is brought near 1
-    mixture    what is made of the rows: buckets, neighbourhoods, batches (None: the clients themselves)
+    sources   one per array of the model
+    clients   which rows of the sources are read (None: all of them)
+    wide      whether float32 data is read as float64
+    base      every number is read times 2**base, so that what is too large or too small to be squared comes near 1
+    mixture   what is made of the rows (None: the clients themselves)
     """
 
     sources: tuple[Source, ...]
@@ -65,70 +189,47 @@ class Updates:
 
     @property
     def d(self) -> int:
+        """Numbers in an update."""
         return sum(source.size for source in self.sources)
 
     @property
-    def _rows(self) -> int:
-        """Rows that are read, before any mixture."""
-        return self.m if self.mixture is None else self.mixture.matrix.shape[1]
+    def costly_to_read(self) -> bool:
+        """Whether a pass over the data costs more than any computation with it: it is a read of files, or of a cluster."""
+        return self.sources[0].costly_to_read
 
     @property
-    def on_disk(self) -> bool:
-        """Whether every look at the data is a read of files."""
-        return self.sources[0].on_disk
+    def kernels(self) -> NumpyKernels:
+        """The kernels that suit so much data."""
+        return kernels_for(self.m * self.d)
 
     @property
-    def _slab(self) -> int:
-        """Numbers to gather at once."""
-        if not self.on_disk:
-            return min(SLAB, max(TILE, self._rows * self.d // PART))
-        narrow = self.mixture is None and not self.wide and all(source.dtype is np.float32 for source in self.sources)
-        return STORED // threads_to_use() // (4 if narrow else 16)  # to widen or to mix takes copies
+    def resolution(self) -> float:
+        """The relative rounding error of one number as it is read."""
+        single = not self.wide and any(source.dtype is np.float32 for source in self.sources)
+        return float(np.finfo(np.float32 if single else np.float64).eps)
 
-    @property
-    def sweeps(self) -> Sweeps:
-        """How to look at blocks of so much data."""
-        return sweeps_for(self.m * self.d)
+    # The same updates, read in another way.
 
-    def zeros(self) -> Vector:
-        """d numbers; whatever kernels write to, part by part."""
-        return np.zeros(self.d)
+    def widened(self) -> Updates:
+        """Read as float64."""
+        return replace(self, wide=True)
 
-    def vector(self, arrays: list[Any]) -> Vector:
-        """d numbers that came as the arrays of one update."""
-        return np.concatenate([to_host(array, np.float64).reshape(-1) for array in arrays])
-
-    def row(self, client: int) -> Vector:
-        """One row."""
-        row = self.zeros()
-
-        def kernel(block: Block, at: slice, _: Block) -> None:
-            row[at] = block[0]
-
-        for _ in self.take(np.array([client])).map(kernel):
-            pass
-        return row
-
-    def shaped(self, vector: Vector, template: Any, dtypes: list[str]) -> Any:
-        """d numbers, as they were read, as one update."""
-        return rebuild(template, unscaled(vector, self.base), dtypes)
-
-    def materialised(self) -> Updates:
-        """The rows as one array, for mixtures that will be read many times."""
-        wide = self.base != 0 or any(source.dtype is np.float64 for source in self.sources)
-        rows = np.empty((self.m, self.d), np.float64 if wide else np.float32)
-
-        def kernel(block: Block, columns: slice, _: Block) -> None:
-            rows[:, columns] = block
-
-        for _ in replace(self, wide=False).map(kernel):
-            pass
-        return replace(self, sources=(Source.of(rows, self.d),), clients=None, base=0, mixture=None)
-
-    def reaching(self, place: NDArray[np.float64] | None) -> Updates:
-        """The same updates, read as float64 where distances to `place` would overflow float32."""
+    def reaching(self, place: Vector | None) -> Updates:
+        """Read as float64 where distances to `place` would overflow float32."""
         far = place is not None and largest(place) > 2.0**SINGLE_ROOM
-        return replace(self, wide=True) if far else self
+        return self.widened() if far else self
+
+    def scaled(self, magnitudes: Vector) -> Updates:
+        """Read so that sums of squares neither overflow nor vanish, given the rows' magnitudes.
+
+        Numbers that float32 cannot square are read as float64. Where float64 cannot square them either, all are read times
+        one power of two, chosen by the median magnitude, which no minority can move.
+        """
+        exponents, typical = exponents_of(magnitudes)
+        if abs(typical) <= SINGLE_ROOM and exponents.max() <= SINGLE_ROOM:
+            return self
+        fits = abs(typical) <= DOUBLE_ROOM and exponents.max() <= DOUBLE_ROOM
+        return replace(self, wide=True, base=0 if fits else -typical)
 
     def take(self, clients: NDArray[np.intp]) -> Updates:
         """Only the given rows."""
@@ -136,8 +237,50 @@ class Updates:
             return replace(self, m=len(clients), mixture=Mixture(self.mixture.matrix[clients]))
         return replace(self, m=len(clients), clients=clients if self.clients is None else self.clients[clients])
 
+    def mixed(self, matrix: Matrix) -> Updates:
+        """The rows matrix @ X."""
+        combined = matrix if self.mixture is None else matrix @ self.mixture.matrix
+        return replace(self, m=len(matrix), mixture=Mixture(combined))
+
+    def materialised(self) -> Updates:
+        """The rows as one array, for mixtures that are read many times."""
+        wide = self.base != 0 or any(source.dtype is np.float64 for source in self.sources)
+        rows = np.empty((self.m, self.d), np.float64 if wide else np.float32)
+
+        def copy(block: Block, columns: slice) -> None:
+            rows[:, columns] = block
+
+        replace(self, wide=False).run(copy, Portion(TILE, parallel=True))
+        return replace(self, sources=(Source.of(rows, self.d),), clients=None, base=0, mixture=None)
+
+    # Vectors of d numbers.
+
+    def zeros(self) -> Vector:
+        """d numbers that kernels may write to, block by block."""
+        return np.zeros(self.d)
+
+    def vector(self, arrays: list[Any]) -> Vector:
+        """d numbers that came as the arrays of one update."""
+        return np.concatenate([to_host(array, np.float64).reshape(-1) for array in arrays])
+
+    def row(self, client: int) -> Vector:
+        """One client's update."""
+        row = self.zeros()
+
+        def copy(block: Block, columns: slice) -> None:
+            row[columns] = block[0]
+
+        self.take(np.array([client])).run(copy, Portion(TILE, parallel=True))
+        return row
+
+    def shaped(self, vector: Vector, template: Any, dtypes: list[str]) -> Any:
+        """d numbers, as they were read, in the structure of the template and in these dtypes."""
+        return rebuild(template, unscaled(vector, self.base), dtypes)
+
+    # Reading.
+
     def read(self, start: int, stop: int) -> Block:
-        """Columns start to stop of every row, in the dtype we reckon in. May be a view: never write to it."""
+        """Columns start to stop of every row, in the dtype to compute in. It may be a view: never write to it."""
         parts, offset = [], 0
         for source in self.sources:
             low, high = max(start - offset, 0), min(stop - offset, source.size)
@@ -157,31 +300,62 @@ class Updates:
         if self.base:
             block = np.ldexp(block.astype(np.float64), self.base)
         if self.mixture is not None:
-            block = self.mixture.of(block, fast=self.sweeps.threads)
+            block = self.mixture.of(block, self.kernels)
         if self.wide:
             block = block.astype(np.float64, copy=False)
         return block
 
-    @property
-    def long_tile(self) -> int:
-        """For products of all pairs of rows, which are made fastest from rows of a thousand numbers or more."""
-        return max(SLAB, self.m * 2048)
+    def columns(self, chosen: NDArray[np.intp]) -> Block:
+        """The chosen columns (in rising order), in float64."""
+        wide, parts = self.widened(), []
+        for start, stop in wide.spans(Portion(TILE, parallel=False)):
+            inside = chosen[(chosen >= start) & (chosen < stop)]
+            if len(inside):
+                parts.append(wide.read(start, stop)[:, inside - start])
+        return np.concatenate(parts, axis=1)
 
-    def _width(self, tile: int) -> int:
-        """Columns of a tile: no more than are gathered at once."""
-        return max((tile if self._views else min(tile, self._slab)) // self.m, 16)
+    def sample(self, columns: int) -> Block:
+        """About so many columns, in short runs spread evenly over all of them."""
+        if self.d <= 2 * columns:
+            return self.read(0, self.d)
+        starts = np.linspace(0, self.d - SAMPLE_RUN, columns // SAMPLE_RUN).astype(int)
+        return self.joined([(a, a + SAMPLE_RUN) for a in starts])
 
-    @property
-    def _views(self) -> bool:
-        """Whether blocks are views of one array, so that none of them costs memory."""
-        source, *others = self.sources
-        as_it_is = isinstance(source.rows, np.ndarray) and source.rows.dtype == source.dtype and self.clients is None
-        return as_it_is and not (others or self.wide or self.base or self.mixture)
+    def joined(self, spans: list[tuple[int, int]]) -> Block:
+        """The columns of several spans."""
+        return np.concatenate([self.read(*span) for span in spans], axis=1)
 
-    def spans(self, tile: int = TILE) -> list[tuple[int, int]]:
+    # Passes.
+
+    def map(self, kernel: Kernel[Result], portion: Portion) -> Iterator[Result]:
+        """The kernel's results over all blocks, in the order of the columns, one at a time."""
+        width = self._width(portion)
+
+        @np.errstate(over="ignore", invalid="ignore")  # set here, for threads do not inherit it
+        def run(span: tuple[int, int]) -> list[Result]:
+            slab = self.read(*span)
+            return [
+                kernel(slab[:, a : a + width], slice(span[0] + a, span[0] + min(a + width, slab.shape[1])))
+                for a in range(0, slab.shape[1], width)
+            ]
+
+        spans, workers = self.spans(portion), thread_count() if portion.parallel else 1
+        for results in map(run, spans) if workers == 1 else shared(run, spans, workers):
+            yield from results
+
+    def run(self, kernel: Kernel[None], portion: Portion) -> None:
+        """The kernel over all blocks, for what it writes."""
+        for _ in self.map(kernel, portion):
+            pass
+
+    def sum(self, kernel: Kernel[Found], portion: Portion) -> Found:
+        """The kernel's results added up in float64, in the order of the columns."""
+        return total(self.map(kernel, portion))
+
+    def spans(self, portion: Portion) -> list[tuple[int, int]]:
         """Column ranges to read at once: small arrays of one dtype together, large ones in parts of whole tiles."""
-        width = self._width(tile)
-        if self._views:  # an even number of equal parts: two threads then end together
+        width = self._width(portion)
+        if self._views:  # An even number of equal parts, so that two threads end together.
             pairs = -(-self.d // (2 * width))
             width = -(-self.d // (2 * pairs * LINE)) * LINE if pairs > 1 else width
         else:
@@ -194,104 +368,34 @@ class Updates:
         cuts.append(offset)
         return [(a, min(a + width, hi)) for lo, hi in pairwise(cuts) for a in range(lo, hi, width)]
 
-    def map(
-        self, kernel: Kernel[Result], *, tile: int = TILE, threads: bool = True, scratch: bool = True
-    ) -> Iterator[Result]:
-        """The kernel's results over all blocks, in the order of the columns, one at a time.
+    def _width(self, portion: Portion) -> int:
+        """Columns to hand to a kernel: no more than are gathered at once."""
+        return max((portion.numbers if self._views else min(portion.numbers, self._slab)) // self.m, 16)
 
-        scratch  whether it asks for room to work in
-        """
-        spans = self.spans(tile)
-        width = self._width(tile)
+    @property
+    def _rows(self) -> int:
+        """Rows that are read, before any mixture."""
+        return self.m if self.mixture is None else self.mixture.matrix.shape[1]
 
-        @np.errstate(over="ignore", invalid="ignore")  # here: threads do not inherit it
-        def run(span: tuple[int, int]) -> list[Result]:
-            slab = self.read(*span)
-            room = np.empty(self.m * min(width, slab.shape[1]) if scratch else 0, slab.dtype)
-            out = []
-            for a in range(0, slab.shape[1], width):
-                part = slab[:, a : a + width]
-                out.append(kernel(part, slice(span[0] + a, span[0] + a + part.shape[1]), room[: part.size]))
-            return out
+    @property
+    def _views(self) -> bool:
+        """Whether blocks are views of one array, so that none of them costs memory."""
+        source, *others = self.sources
+        as_it_is = isinstance(source.rows, np.ndarray) and source.rows.dtype == source.dtype and self.clients is None
+        return as_it_is and not (others or self.wide or self.base or self.mixture)
 
-        workers = threads_to_use() if threads else 1
-        if workers == 1:
-            for span in spans:
-                yield from run(span)
-        else:
-            for results in shared(run, spans, workers):
-                yield from results
+    @property
+    def _slab(self) -> int:
+        """Numbers to gather at once."""
+        if not self.costly_to_read:
+            return min(SLAB, max(TILE, self._rows * self.d // PART))
+        narrow = self.mixture is None and not self.wide and all(source.dtype is np.float32 for source in self.sources)
+        return STORED // thread_count() // (4 if narrow else 16)  # To widen or to mix takes copies.
 
-    def sum(
-        self, kernel: Kernel[Block], *, tile: int = TILE, threads: bool = False, scratch: bool = True
-    ) -> NDArray[np.float64]:
-        """The kernel's results added up in float64, in the order of the columns.
 
-        On one thread unless told otherwise: one core's products are nearly as fast as memory is, and NumPy holds the
-        interpreter while it makes them.
-        """
-        total: NDArray[np.float64] | None = None
-        for part in self.map(kernel, tile=tile, threads=threads, scratch=scratch):
-            total = part.astype(np.float64) if total is None else np.add(total, part, out=total)
-        assert total is not None
-        return total
-
-    def sample(self, columns: int) -> Block:
-        """About `columns` columns, in short runs spread evenly over all of them."""
-        if self.d <= 2 * columns:
-            return self.read(0, self.d)
-        starts = np.linspace(0, self.d - SAMPLE_RUN, columns // SAMPLE_RUN).astype(int)
-        return self.runs([(a, a + SAMPLE_RUN) for a in starts])
-
-    def runs(self, spans: list[tuple[int, int]]) -> Block:
-        """The columns of several spans."""
-        return np.concatenate([self.read(*span) for span in spans], axis=1)
-
-    def gather(self, columns: NDArray[np.intp]) -> Block:
-        """The given columns (in rising order), in float64."""
-        wide = replace(self, wide=True)
-        parts = []
-        for start, stop in wide.spans():
-            inside = columns[(columns >= start) & (columns < stop)]
-            if len(inside):
-                parts.append(wide.read(start, stop)[:, inside - start])
-        return np.concatenate(parts, axis=1)
-
-    def magnitudes(
-        self, first: Pass | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-        """Every row's |x_i|, and true; or max_j |x_ij|, and false, where squares overflow or vanish. Then what else the first
-        pass over the data found out: its kernel gives the rows' squares, and more.
-
-        Magnitudes are not finite exactly where some number of the row is not.
-        """
-        sweeps = self.sweeps
-        tile = sweeps.tile if sweeps.threads else WHOLE
-        first = first or Pass(lambda block, *_: sweeps.row_squares(block), tile, sweeps.threads, scratch=False)
-
-        def extremes(block: Block, _: slice, __: Block) -> Block:
-            return np.maximum(block.max(axis=1), -block.min(axis=1))
-
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums = self.sum(first.kernel, tile=first.tile, threads=first.threads, scratch=first.scratch)
-            norms = np.sqrt(sums[: self.m])
-        ordinary = norms < 2.0**SINGLE_ROOM
-        if not ordinary.any() or np.median(norms[ordinary]) <= 2.0 ** (-SINGLE_ROOM / 2):
-            ordinary[:] = False
-        if not ordinary.all():
-            # Look at every number. maximum propagates NaN, so one bad number shows in its row.
-            odd = np.flatnonzero(~ordinary)
-            norms[odd] = np.maximum.reduce(list(self.take(odd).map(extremes)), axis=0)
-        return norms, ordinary, sums[self.m :]
-
-    def scaled(self, magnitudes: NDArray[np.float64]) -> Updates:
-        """The same updates, read so that sums of squares neither overflow nor vanish.
-
-        Numbers that float32 cannot square are read as float64. Where float64 cannot square them either, all are read times
-        one power of two, chosen by the median magnitude, which no minority can move.
-        """
-        exponents, typical = exponents_of(magnitudes)
-        if abs(typical) <= SINGLE_ROOM and exponents.max() <= SINGLE_ROOM:
-            return self
-        fits = abs(typical) <= DOUBLE_ROOM and exponents.max() <= DOUBLE_ROOM
-        return replace(self, wide=True, base=0 if fits else -typical)
+def exponents_of(magnitudes: Vector) -> tuple[NDArray[np.intc], int]:
+    """Every row's power of two, and the median one; rows of zeros have none, and count as the median."""
+    some = magnitudes > 0
+    exponents = np.frexp(magnitudes)[1]
+    typical = int(np.median(exponents[some])) if some.any() else 0
+    return np.where(some, exponents, typical), typical

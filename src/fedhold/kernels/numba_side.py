@@ -1,0 +1,679 @@
+"""The loops over columns, compiled by numba: other threads run meanwhile, so that memory is the limit and not one core.
+
+Numba keeps its machine code on disk, and compiles anew when this file has changed; it looks at no other file. So every
+constant that compiled code reads stands here, and numbers from elsewhere (RUN) are passed as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from fedhold.kernels.arrays import Block, Matrix, Vector
+from fedhold.kernels.numpy_side import RUN, TILE, NumpyKernels, Portion
+from fedhold.kernels.sums import Pairs, Products
+
+__all__ = ["NumbaKernels"]
+
+# Sweeps.
+CACHED = 2**18  # numbers that two loops read one after the other, the second time from cache
+SHORTEST, LONGEST = (
+    512,
+    4096,
+)  # columns of such a tile: long enough to be read fast, short enough for exact sums in float32
+NOWHERE = np.empty(0)  # stands for an anchor point at the origin, so that compiled code sees one type
+
+# Products of all pairs.
+NEAR = 64  # rows of a run that stay in L2 while all others pass by
+MANY = 256  # clients, from which BLAS by itself is faster than compiled code shared by threads
+
+# Mixtures.
+MIXED_COLUMNS = 256  # of a tile: 500 rows of them are half of L2
+
+# Order statistics.
+LANES = 64  # columns at a time, known to the compiler; 100 rows of them fit in L1, 500 in L2
+LOADED = 2048  # rows of lanes to load at once: longer runs of memory are read faster, and half of L2 holds them
+NETWORK = 128  # clients, at most: there a network costs a third more than counting for a median, and a sixth less for two ranks
+SAMPLE = 31  # rows, sorted, that give the first pivots: liars cannot stretch these as they can stretch the extremes
+PROBES, JUMP = 3, 4  # pivots from the sample: at the rank's place in it, JUMP places beyond, and between the two
+CLOSER = 12  # pivots between two looks at which numbers are left; only a look sees that they are all equal
+STEPS = 200  # at most; every third step bisects, and a float64 takes 11 of these for its exponent and 53 for its digits
+
+
+class NumbaKernels(NumpyKernels):
+    """The loops that numba makes faster by more than a tenth; the others are NumPy's."""
+
+    compiled = True
+
+    def squaring(self) -> Portion:
+        return self.sweeping()
+
+    def sweeping(self) -> Portion:
+        return Portion(2**22, parallel=True)
+
+    def pairing(self, m: int) -> Portion:
+        if m > MANY:
+            return super().pairing(m)
+        return Portion(max(2**22, 32 * m**2), parallel=True)  # The m x m matrix of a block is small beside the block.
+
+    def ordering(self, m: int, *, copied: bool) -> Portion:
+        """Whole groups of LANES columns, so that no lane is idle."""
+        numbers = TILE if copied else 4 * TILE
+        return Portion(max(numbers // m // LANES, 1) * LANES * m, parallel=True)
+
+    def row_squares(self, block: Block) -> Vector:
+        found = np.zeros(len(block))
+        _row_squares(*_line_of(block), block.shape[1], RUN, found)
+        return found
+
+    def products(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
+        along = np.zeros(len(block))
+        line, apart = _line_of(block)
+        width = _columns(len(block))
+        for start in range(0, len(delta), width):
+            _dots(line[start:], apart, np.ascontiguousarray(delta[start : start + width]), along)
+        offset = 0.0 if anchor is None else float(anchor @ delta)
+        return Products(along, offset, float(np.dot(delta, delta)))
+
+    def products_in_threads(self, block: Block, delta: Block) -> Products:
+        return self.products(block, delta, None)
+
+    def sweep(self, block: Block, rows: Matrix, anchor: Vector | None, centre: Vector | None) -> Products:
+        m, width = block.shape
+        along, centre = np.zeros(m), np.empty(width) if centre is None else centre
+        anchor = NOWHERE if anchor is None else anchor
+        offset, size, force = _sweep(*_line_of(block), rows.astype(block.dtype), anchor, centre, _columns(m), along)
+        return Products(along, offset, size, force)
+
+    def gram(self, block: Block, place: Block | None) -> Pairs:
+        if len(block) > MANY:
+            return super().gram(block, place)
+        return self._pairs(block, np.zeros_like(block[0]) if place is None else place, exactly=False)
+
+    def residual_gram(self, block: Block, place: Block) -> Pairs:
+        return super().residual_gram(block, place) if len(block) > MANY else self._pairs(block, place, exactly=True)
+
+    def _pairs(self, block: Block, place: Block, *, exactly: bool) -> Pairs:
+        """With |X_i|^2; or, exactly, with |X_i - place|^2 summed in float64."""
+        m, width = block.shape
+        whole = -(-m // 4) * 4
+        products, squares = np.zeros((whole, whole)), np.zeros(m)
+        tile = np.zeros(
+            (whole, RUN), block.dtype
+        )  # Shorter runs would stay in L2, but adding them up would be most work.
+        _gram(*_line_of(block), width, np.ascontiguousarray(place), RUN, tile, products, squares, exactly)
+        products = products[:m, :m]
+        return Pairs(np.triu(products) + np.triu(products, 1).T, squares)
+
+    def mixed(self, matrix: Block, rows: Block, common: int) -> Block:
+        p, (m, width) = len(matrix), rows.shape
+        whole = np.zeros((-(-p // 4) * 4, -(-m // 4) * 4), np.float32)
+        whole[:p, :m] = matrix
+        out, tile = np.empty((p, width), np.float32), np.zeros((whole.shape[1], MIXED_COLUMNS), np.float32)
+        sums = np.empty((4, MIXED_COLUMNS), np.float32)
+        _mixed(*_line_of(rows), m, whole, np.ascontiguousarray(rows[common]), tile, sums, out)
+        return out
+
+    def median(self, block: Block) -> Vector:
+        return self.trimmed_mean(block, (len(block) - 1) // 2)
+
+    def trimmed_mean(self, block: Block, f: int) -> Vector:
+        m, width = block.shape
+        row = np.empty(width)
+        _trimmed_means(*_line_of(block), m, f, network(m, f, m - 1 - f), row)
+        return row
+
+    def mean_around_median(self, block: Block, keep: int) -> Vector:
+        m, width = block.shape
+        row = np.empty(width)
+        middle, last = network(m, (m - 1) // 2, m // 2), network(m, keep - 1, keep - 1)
+        _means_around_medians(*_line_of(block), m, keep, middle, last, row)
+        return row
+
+
+def _line_of(block: Block) -> tuple[Block, int]:
+    """The block's memory as one line, and how far apart its rows begin in it; of a copy where a row is no run of memory."""
+    size, (apart, step) = block.itemsize, block.strides
+    if step != size or apart < 0 or apart % size or not block.flags.aligned:
+        block = np.array(block, order="C")
+        apart = block.strides[0]
+    apart //= size
+    # Read-only whatever it was, so that compiled code sees one type and is compiled once.
+    return as_strided(block, ((len(block) - 1) * apart + block.shape[1],), (size,), writeable=False), apart
+
+
+def _columns(m: int) -> int:
+    """Columns of a tile of m rows that stays in cache."""
+    return min(max(CACHED // m, SHORTEST), LONGEST)
+
+
+@lru_cache(maxsize=64)
+def network(m: int, low: int, high: int) -> NDArray[np.int64]:
+    """The comparators (a, b), a < b, of a network that puts the numbers of ranks `low` and `high` in these places.
+
+    It is Batcher's sorting network, cut down from its last comparator to the first: a comparator is of no use if both of its
+    places are to hold any numbers below the ranks, or between them, or above. For more than NETWORK clients, ranks are found
+    by counting, and the network sorts the sample that gives the first pivots.
+    """
+    if m > NETWORK:
+        return np.array(_merge_sort(SAMPLE), np.int64)
+    place = [m + (i > low) + (i > high) if i not in (low, high) else i for i in range(m)]
+    needed = []
+    for a, b in reversed(_merge_sort(m)):
+        if place[a] != place[b]:
+            needed.append((a, b))
+            place[a], place[b] = a, b
+    return np.array(needed[::-1], np.int64).reshape(-1, 2)
+
+
+def _merge_sort(m: int) -> list[tuple[int, int]]:
+    """Batcher's odd-even merge sort."""
+    pairs, p = [], 1
+    while p < m:
+        k = p
+        while k:
+            for j in range(k % p, m - k, 2 * k):
+                run = range(j, min(j + k, m - k))
+                pairs += [(i, i + k) for i in run if i // (2 * p) == (i + k) // (2 * p)]
+            k //= 2
+        p *= 2
+    return pairs
+
+
+def _compiled(*, reorder: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile on first use, and keep the machine code on disk where there is a place for it.
+
+    reorder  whether sums may be made in another order, which lets the compiler use vector instructions; NaN stays NaN
+    """
+    options = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"} if reorder else False}
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            return numba.njit(cache=True, **options)(function)
+        except RuntimeError:  # There is no place: neither beside this file nor in the user's cache.
+            return numba.njit(**options)(function)
+
+    return mark
+
+
+# Sweeps: rows in groups, in tiles that stay in cache.
+
+
+@_compiled(reorder=True)
+def _row_squares(line, apart, width, run, found):
+    for i in range(found.size):
+        for start in range(0, width, run):
+            row = line[i * apart + start : i * apart + min(start + run, width)]
+            total = line.dtype.type(0)
+            for j in range(row.size):
+                total += row[j] * row[j]
+            found[i] += total
+
+
+@_compiled(reorder=True)
+def _sweep(line, apart, rows, place, centre, tile, along):
+    """Adds <X_i, delta> to `along`; returns <place, delta>, |delta|^2 and the squared force of the second row."""
+    offset, size, force = 0.0, 0.0, 0.0
+    middle, pulled_middle = np.empty(tile, line.dtype), np.empty(tile, line.dtype)
+    for start in range(0, centre.size, tile):
+        width = min(tile, centre.size - start)
+        part, there = line[start:], centre[start : start + width]
+        sums, pulled = middle[:width], pulled_middle[:width]
+        _weighted(part, apart, rows[0], sums)
+        there[:] = sums
+        if len(rows) == 2:
+            _weighted(part, apart, rows[1], pulled)
+            total = line.dtype.type(0)
+            for j in range(width):
+                total += pulled[j] * pulled[j]
+            force += total
+        if place.size:
+            here = place[start : start + width]
+            for j in range(width):
+                sums[j] = line.dtype.type(sums[j] - here[j])
+                offset += here[j] * sums[j]
+        total = line.dtype.type(0)
+        for j in range(width):
+            total += sums[j] * sums[j]
+        size += total
+        _dots(part, apart, sums, along)
+    return offset, size, force
+
+
+@_compiled(reorder=True)
+def _weighted(line, apart, weights, sums):
+    """weights @ X, eight rows at a time."""
+    n, m = sums.size, weights.size
+    sums[:] = 0
+    for i in range(0, m - 7, 8):
+        at = i * apart
+        _add8(
+            sums,
+            line[at : at + n],
+            line[at + apart : at + apart + n],
+            line[at + 2 * apart : at + 2 * apart + n],
+            line[at + 3 * apart : at + 3 * apart + n],
+            line[at + 4 * apart : at + 4 * apart + n],
+            line[at + 5 * apart : at + 5 * apart + n],
+            line[at + 6 * apart : at + 6 * apart + n],
+            line[at + 7 * apart : at + 7 * apart + n],
+            weights[i : i + 8],
+        )
+    for i in range(m - m % 8, m):
+        row, weight = line[i * apart : i * apart + n], weights[i]
+        for j in range(n):
+            sums[j] += weight * row[j]
+
+
+@_compiled(reorder=True)
+def _add8(sums, a, b, c, d, e, f, g, h, w):
+    s, t, u, v, x, y, z, q = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
+    for j in range(sums.size):
+        near = (s * a[j] + t * b[j]) + (u * c[j] + v * d[j])
+        sums[j] += near + ((x * e[j] + y * f[j]) + (z * g[j] + q * h[j]))
+
+
+@_compiled(reorder=True)
+def _dots(line, apart, delta, found):
+    """Adds <X_i, delta> to every row's number, four rows at a time."""
+    n, m = delta.size, found.size
+    for i in range(0, m - 3, 4):
+        at = i * apart
+        a, b = line[at : at + n], line[at + apart : at + apart + n]
+        c, d = line[at + 2 * apart : at + 2 * apart + n], line[at + 3 * apart : at + 3 * apart + n]
+        s, t, u, v = line.dtype.type(0), line.dtype.type(0), line.dtype.type(0), line.dtype.type(0)
+        for j in range(n):
+            x = delta[j]
+            s += a[j] * x
+            t += b[j] * x
+            u += c[j] * x
+            v += d[j] * x
+        found[i] += s
+        found[i + 1] += t
+        found[i + 2] += u
+        found[i + 3] += v
+    for i in range(m - m % 4, m):
+        row, total = line[i * apart : i * apart + n], line.dtype.type(0)
+        for j in range(n):
+            total += row[j] * delta[j]
+        found[i] += total
+
+
+# Products of all pairs: four rows with four others at a time.
+
+
+@_compiled(reorder=True)
+def _gram(line, apart, width, place, run, tile, products, squares, exactly):
+    whole = len(tile)
+    for start in range(0, width, run):
+        n = min(run, width - start)
+        here = place[start : start + n]
+        for i in range(squares.size):
+            row, residual = line[i * apart + start : i * apart + start + n], tile[i, :n]
+            for j in range(n):
+                residual[j] = row[j] - here[j]
+            if exactly:
+                for j in range(n):
+                    squares[i] += np.float64(residual[j]) * np.float64(residual[j])
+            else:
+                square = line.dtype.type(0)
+                for j in range(n):
+                    square += row[j] * row[j]
+                squares[i] += square
+        for first in range(0, whole, NEAR):
+            last = min(first + NEAR, whole)
+            for i in range(0, last, 4):
+                a, b, c, d = tile[i, :n], tile[i + 1, :n], tile[i + 2, :n], tile[i + 3, :n]
+                for k in range(max(first, i), last, 4):
+                    e, f, g, h = tile[k, :n], tile[k + 1, :n], tile[k + 2, :n], tile[k + 3, :n]
+                    _pairs(a, b, c, d, e, f, g, h, products[i : i + 4], k)
+
+
+@_compiled(reorder=True)
+def _pairs(a, b, c, d, e, f, g, h, products, k):
+    """Sixteen sums that stay in registers."""
+    zero = a.dtype.type(0)
+    ae, af, ag, ah = zero, zero, zero, zero
+    be, bf, bg, bh = zero, zero, zero, zero
+    ce, cf, cg, ch = zero, zero, zero, zero
+    de, df, dg, dh = zero, zero, zero, zero
+    for j in range(a.size):
+        p, q, r, s = a[j], b[j], c[j], d[j]
+        x, y, z, w = e[j], f[j], g[j], h[j]
+        ae += p * x
+        af += p * y
+        ag += p * z
+        ah += p * w
+        be += q * x
+        bf += q * y
+        bg += q * z
+        bh += q * w
+        ce += r * x
+        cf += r * y
+        cg += r * z
+        ch += r * w
+        de += s * x
+        df += s * y
+        dg += s * z
+        dh += s * w
+    for row, found in enumerate(((ae, af, ag, ah), (be, bf, bg, bh), (ce, cf, cg, ch), (de, df, dg, dh))):
+        for column in range(4):
+            products[row, k + column] += found[column]
+
+
+# Mixtures: four new rows from four old ones at a time.
+
+
+@_compiled(reorder=True)
+def _mixed(line, apart, m, matrix, place, tile, sums, out):
+    p, width = out.shape
+    for start in range(0, width, MIXED_COLUMNS):
+        n = min(MIXED_COLUMNS, width - start)
+        here = place[start : start + n]
+        for i in range(m):
+            row, residual = line[i * apart + start : i * apart + start + n], tile[i, :n]
+            for j in range(n):
+                residual[j] = row[j] - here[j]
+        for i in range(0, len(matrix), 4):
+            a, b, c, d = sums[0, :n], sums[1, :n], sums[2, :n], sums[3, :n]
+            sums[:, :n] = 0
+            for k in range(0, len(tile), 4):
+                e, f, g, h = tile[k, :n], tile[k + 1, :n], tile[k + 2, :n], tile[k + 3, :n]
+                _add_rows(a, b, c, d, e, f, g, h, matrix[i : i + 4, k : k + 4])
+            for row in range(min(4, p - i)):
+                for j in range(n):
+                    out[i + row, start + j] = sums[row, j] + here[j]
+
+
+@_compiled(reorder=True)
+def _add_rows(a, b, c, d, e, f, g, h, w):
+    """Four weighted rows to each of four sums; the weights stay in registers."""
+    ae, af, ag, ah = w[0, 0], w[0, 1], w[0, 2], w[0, 3]
+    be, bf, bg, bh = w[1, 0], w[1, 1], w[1, 2], w[1, 3]
+    ce, cf, cg, ch = w[2, 0], w[2, 1], w[2, 2], w[2, 3]
+    de, df, dg, dh = w[3, 0], w[3, 1], w[3, 2], w[3, 3]
+    for j in range(a.size):
+        x, y, z, v = e[j], f[j], g[j], h[j]
+        a[j] += (ae * x + af * y) + (ag * z + ah * v)
+        b[j] += (be * x + bf * y) + (bg * z + bh * v)
+        c[j] += (ce * x + cf * y) + (cg * z + ch * v)
+        d[j] += (de * x + df * y) + (dg * z + dh * v)
+
+
+# Order statistics of LANES columns at once, without sorting any of them. Rows of LANES numbers are compared lane by lane: every
+# loop is a few vector instructions. Up to NETWORK clients run through a sorting network, cut down to what the wanted ranks
+# depend on. More are counted: how many numbers are at most a pivot tells on which side of it a rank lies, and pivots guessed
+# from such counts soon close in on it. What is not finite gives nonsense, in bounded time.
+
+
+@_compiled(reorder=False)
+def _trimmed_means(line, apart, m, f, comparators, row):
+    """For every column; its mean without the f lowest and the f highest, or its median where no more than two are left."""
+    loaded, means = np.empty((max(LOADED // m, 1), m, LANES), line.dtype), np.empty(LANES)
+    low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
+    for group in range((len(row) + LANES - 1) // LANES):
+        if group % len(loaded) == 0:
+            _load(line, apart, group * LANES, len(row), loaded)
+        keys = loaded[group % len(loaded)]
+        _ranks(keys, f, m - 1 - f, comparators, low, high)
+        if m - 2 * f <= 2:
+            for j in range(LANES):  # halves first: two numbers near the largest float have no sum
+                means[j] = np.float64(low[j]) / 2 + np.float64(high[j]) / 2
+        else:
+            _clipped_sums(keys, low, high, m - 2 * f, means)
+            for j in range(LANES):
+                means[j] += low[j] - f * ((np.float64(high[j]) - np.float64(low[j])) / (m - 2 * f))
+        for j in range(min(LANES, len(row) - group * LANES)):
+            row[group * LANES + j] = means[j]
+
+
+@_compiled(reorder=False)
+def _clipped_sums(keys, low, high, count, sums):
+    """sum_i (x_i - low) / count, all numbers clipped: f of them at `low`, f at `high`, whatever ties there are."""
+    share, m = 1.0 / count, len(keys)
+    for j in range(LANES):
+        sums[j] = 0.0
+    for i in range(m % 4):
+        for j in range(LANES):
+            sums[j] += (np.float64(min(max(keys[i, j], low[j]), high[j])) - low[j]) * share
+    for i in range(m % 4, m, 4):
+        for j in range(LANES):
+            a, b, base = low[j], high[j], np.float64(low[j])
+            total = np.float64(min(max(keys[i, j], a), b)) - base
+            total += np.float64(min(max(keys[i + 1, j], a), b)) - base
+            total += np.float64(min(max(keys[i + 2, j], a), b)) - base
+            total += np.float64(min(max(keys[i + 3, j], a), b)) - base
+            sums[j] += total * share
+
+
+@_compiled(reorder=False)
+def _means_around_medians(line, apart, m, keep, middle, last, row):
+    """For every column; the mean of the `keep` numbers nearest to its median."""
+    loaded, away = np.empty((max(LOADED // m, 1), m, LANES), line.dtype), np.empty((m, LANES))
+    low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
+    centre, reach, means = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    for group in range((len(row) + LANES - 1) // LANES):
+        if group % len(loaded) == 0:
+            _load(line, apart, group * LANES, len(row), loaded)
+        keys = loaded[group % len(loaded)]
+        _ranks(keys, (m - 1) // 2, m // 2, middle, low, high)
+        for j in range(LANES):
+            centre[j] = np.float64(low[j]) / 2 + np.float64(high[j]) / 2
+        for i in range(m):
+            for j in range(LANES):
+                away[i, j] = abs(keys[i, j] - centre[j])
+        _ranks(away, keep - 1, keep - 1, last, reach, reach)
+        _near_means(keys, centre, reach, keep, means)
+        for j in range(min(LANES, len(row) - group * LANES)):
+            row[group * LANES + j] = means[j]
+
+
+@_compiled(reorder=False)
+def _near_means(keys, centre, reach, keep, means):
+    """The mean of the `keep` numbers within reach of the centre; of those at its edge, the lower first."""
+    inside, lower = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    for j in range(LANES):
+        means[j], inside[j], lower[j] = 0.0, 0, 0
+    for i in range(len(keys)):
+        for j in range(LANES):
+            way = keys[i, j] - centre[j]
+            near = abs(way) < reach[j]
+            means[j] += way if near else 0.0
+            inside[j] += near
+            lower[j] += way == -reach[j]
+    for j in range(LANES):
+        edge = keep - inside[j]
+        down = min(edge, lower[j])
+        means[j] = centre[j] + (means[j] + (edge - 2 * down) * reach[j]) / keep
+
+
+@_compiled(reorder=False)
+def _load(line, apart, start, stop, loaded):
+    """Columns from start on, 64 by 64; in lanes past the last, the last again."""
+    for i in range(loaded.shape[1]):
+        for group in range(len(loaded)):
+            first, width = start + group * LANES, min(LANES, stop - start - group * LANES)
+            place = np.uint64(i * apart + first)  # unsigned: an index that may be negative is looked up one by one
+            for j in range(width):
+                loaded[group, i, j] = line[place + np.uint64(j)]
+            for j in range(max(width, 0), LANES if width > 0 else 0):
+                loaded[group, i, j] = line[np.uint64(i * apart + stop - 1)]
+
+
+@_compiled(reorder=False)
+def _ranks(keys, low, high, comparators, lows, highs):
+    """Every lane's numbers of ranks `low` <= `high`, counted from 0. May put a lane's numbers in another order."""
+    m = len(keys)
+    if m <= NETWORK:
+        _sort(keys, comparators)
+        for j in range(LANES):
+            lows[j], highs[j] = keys[low, j], keys[high, j]
+        return
+    sample = np.empty((SAMPLE, LANES), keys.dtype)
+    for i in range(SAMPLE):
+        for j in range(LANES):
+            sample[i, j] = keys[(2 * i + 1) * m // (2 * SAMPLE), j]
+    _sort(sample, comparators)
+    for second in range(2 if high > low + 1 else 1):  # a loop, so that the search is compiled once
+        _select(keys, sample, high if second else low, highs if second else lows)
+    if high == low + 1:
+        _next(keys, low, lows, highs)
+    elif high == low:
+        for j in range(LANES):
+            highs[j] = lows[j]
+
+
+@_compiled(reorder=False)
+def _sort(keys, comparators):
+    for c in range(len(comparators)):
+        a, b = comparators[c, 0], comparators[c, 1]
+        for j in range(LANES):
+            x, y = keys[a, j], keys[b, j]
+            keys[a, j] = x if x < y else y
+            keys[b, j] = y if x < y else x
+
+
+@_compiled(reorder=False)
+def _select(keys, sample, k, found):
+    """The number of rank k: in (lo, hi], where `under` numbers are at most lo and `upto` > k at most hi. Tells its steps."""
+    values, counts = np.empty((5, LANES), keys.dtype), np.empty((6, LANES), np.int32)
+    lo, hi, start, end, pivot = values[0], values[1], values[2], values[3], values[4]  # pivots are from [start, hi)
+    under, upto, count, first, after, probe = counts[0], counts[1], counts[2], counts[3], counts[4], counts[5]
+    for j in range(LANES):
+        lo[j], start[j], hi[j], under[j], upto[j] = -np.inf, -np.inf, np.inf, 0, len(keys)
+        first[j], after[j], probe[j] = -1, SAMPLE, k * SAMPLE // len(keys)
+    busy = 1
+    for step in range(STEPS):
+        outside = 0
+        if step == PROBES:
+            for j in range(LANES):
+                outside += (first[j] < 0) | (after[j] == SAMPLE)
+        if outside or not busy or (step and step % CLOSER == 0):
+            _look(keys, lo, hi, start, end)
+            left = 0
+            for j in range(LANES):
+                hi[j] = end[j]
+                found[j] = start[j] if under[j] == k else end[j]
+                left += (under[j] != k) & (upto[j] != k + 1) & (start[j] < end[j])
+            if not left:
+                return step
+        if step < PROBES:
+            for j in range(LANES):
+                pivot[j] = sample[probe[j], j]
+        elif step % 3 == 2:
+            _bisect(start, hi, pivot)
+        else:
+            _interpolate(start, hi, under, upto, k, pivot)
+        _count(keys, pivot, count)
+        busy = _narrow(lo, hi, start, under, upto, pivot, count, k)
+        for j in range(LANES if step < PROBES else 0):
+            place, high = probe[j], count[j] > k
+            after[j] = place if high else after[j]
+            first[j] = first[j] if high else place
+            place += -JUMP if high else JUMP
+            middle = max((first[j] + after[j]) >> 1, 0)
+            probe[j] = place if (step == 0) & (place > first[j]) & (place < after[j]) else middle
+    return STEPS
+
+
+@_compiled(reorder=False)
+def _count(keys, pivot, count):
+    """How many numbers are at most the pivot. Eight rows at a time: counts are loaded and stored as seldom."""
+    m = len(keys)
+    for j in range(LANES):
+        count[j] = 0
+    for i in range(m % 8):
+        for j in range(LANES):
+            count[j] += np.int32(keys[i, j] <= pivot[j])
+    for i in range(m % 8, m, 8):
+        for j in range(LANES):
+            p = pivot[j]
+            four = np.int32(keys[i, j] <= p) + np.int32(keys[i + 1, j] <= p)
+            four += np.int32(keys[i + 2, j] <= p) + np.int32(keys[i + 3, j] <= p)
+            more = np.int32(keys[i + 4, j] <= p) + np.int32(keys[i + 5, j] <= p)
+            more += np.int32(keys[i + 6, j] <= p) + np.int32(keys[i + 7, j] <= p)
+            count[j] += four + more
+
+
+@_compiled(reorder=False)
+def _narrow(lo, hi, start, under, upto, pivot, count, k):
+    """Move the ends to the pivots; how many lanes still have numbers on both sides of the wanted one."""
+    busy = np.int32(0)
+    for j in range(LANES):
+        c, p = count[j], pivot[j]
+        high = c > k
+        hi[j] = p if high else hi[j]
+        lo[j] = lo[j] if high else p
+        start[j] = start[j] if high else p
+        a, b = under[j] if high else c, c if high else upto[j]
+        under[j], upto[j] = a, b
+        busy += np.int32((a != k) & (b != k + 1))
+    return busy
+
+
+@_compiled(reorder=False)
+def _look(keys, lo, hi, least, most):
+    """The least and the greatest number in (lo, hi]."""
+    m, inf = len(keys), keys.dtype.type(np.inf)
+    for j in range(LANES):
+        least[j], most[j] = inf, -inf
+    for i in range(m % 2):
+        for j in range(LANES):
+            x = keys[i, j]
+            least[j] = x if (x > lo[j]) & (x < least[j]) else least[j]
+            most[j] = x if (x <= hi[j]) & (x > most[j]) else most[j]
+    for i in range(m % 2, m, 2):
+        for j in range(LANES):
+            x, y = keys[i, j], keys[i + 1, j]
+            x, y = (x if x > lo[j] else inf), (y if y > lo[j] else inf)
+            x = x if x < y else y
+            least[j] = x if x < least[j] else least[j]
+        for j in range(LANES):
+            x, y = keys[i, j], keys[i + 1, j]
+            x, y = (x if x <= hi[j] else -inf), (y if y <= hi[j] else -inf)
+            x = x if x > y else y
+            most[j] = x if x > most[j] else most[j]
+
+
+@_compiled(reorder=False)
+def _interpolate(start, hi, under, upto, k, pivot):
+    """Where a little past the rank would be, on the side where more numbers are left, were they spread evenly."""
+    kind = start.dtype.type  # of every constant: a pivot of more digits may round to hi, and narrow nothing
+    for j in range(LANES):
+        left, rank = kind(upto[j] - under[j]), kind(k - under[j]) + kind(0.5)
+        past = kind(0.3) * np.sqrt(left)
+        part = (rank - past if rank + rank > left else rank + past) / left
+        p = start[j] * (kind(1) - part) + hi[j] * part
+        p = p if p > start[j] else start[j]
+        pivot[j] = p if p < hi[j] else start[j]
+
+
+@_compiled(reorder=False)
+def _bisect(start, hi, pivot):
+    """Halfway: by exponents first, then by digits."""
+    kind = start.dtype.type
+    for j in range(LANES):
+        a, b = start[j], hi[j]
+        near, far = min(abs(a), abs(b)), max(abs(a), abs(b))
+        near = near if near > 0 else kind(np.finfo(start.dtype).tiny)
+        wide = np.sqrt(near) * np.sqrt(far)
+        p = a * kind(0.5) + b * kind(0.5) if far <= kind(4) * near else wide if b > 0 else -wide
+        p = kind(0) if (a < 0) & (b > 0) else p
+        p = p if p > a else a
+        pivot[j] = p if p < b else a
+
+
+@_compiled(reorder=False)
+def _next(keys, k, low, high):
+    """The number of rank k + 1, after that of rank k."""
+    count, most = np.empty(LANES, np.int32), np.empty(LANES, keys.dtype)
+    _count(keys, low, count)
+    _look(keys, low, low, high, most)
+    for j in range(LANES):
+        high[j] = low[j] if count[j] > k + 1 else high[j]

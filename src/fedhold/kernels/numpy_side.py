@@ -1,0 +1,213 @@
+"""The loops over columns by NumPy. This class is also the interface: what `NumbaKernels` does not compile, it inherits.
+
+A kernel gets a block: some columns of all rows, a float32 or float64 array of any layout, which it must not modify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedhold.kernels.arrays import Block, Matrix, Vector
+from fedhold.kernels.sums import Pairs, Products, Residuals
+
+__all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
+
+TILE = 2**18  # numbers that stay in a core's cache together with a copy of them
+RUN = 1024  # squares or products added up in the block's own precision before float64 takes over
+SQUARE_RUN = 32  # the same for squares that a proof relies on
+LONG_ROW = 2048  # columns from which BLAS multiplies all pairs of rows at full speed
+
+
+@dataclass(frozen=True)
+class Portion:
+    """How the data is handed to a kernel: so many numbers at a time, by one thread or by several at once."""
+
+    numbers: int
+    parallel: bool
+
+
+class NumpyKernels:
+    """Every loop, one block at a time.
+
+    One thread calls them unless their portion says `parallel`: NumPy holds the interpreter for most of the time, BLAS has
+    threads of its own, and one core's products are nearly as fast as memory is.
+    """
+
+    compiled = False
+
+    # How much to hand over at a time.
+
+    def squaring(self) -> Portion:
+        """For row_squares and largest, which look at every number once."""
+        return Portion(2**24, parallel=False)
+
+    def sweeping(self) -> Portion:
+        """For products and sweep."""
+        return Portion(2**19, parallel=False)
+
+    def measuring(self) -> Portion:
+        """For residuals and squared_distances, which make a copy of the block."""
+        return Portion(TILE, parallel=False)
+
+    def pairing(self, m: int) -> Portion:
+        """For gram and residual_gram of m rows."""
+        return Portion(max(2**20, m * LONG_ROW), parallel=False)
+
+    def ordering(self, m: int, *, copied: bool) -> Portion:  # noqa: ARG002
+        """For the order statistics of m rows; `copied`: the blocks are copies, one for every thread."""
+        return Portion(TILE, parallel=True)
+
+    # Sums over the columns.
+
+    def row_squares(self, block: Block) -> Vector:
+        """|X_i|^2 of every row; not finite where the row has a number that is not, or cannot be squared."""
+        m, width = block.shape
+        runs, rest = block[:, : width - width % RUN].reshape(m, -1, RUN), block[:, width - width % RUN :]
+        squares: Vector = np.vecdot(runs, runs).sum(axis=1, dtype=np.float64) + np.vecdot(rest, rest)
+        return squares
+
+    def largest(self, block: Block) -> Vector:
+        """max_j |x_ij| of every row; NaN where the row has one."""
+        return np.maximum(block.max(axis=1), -block.min(axis=1))
+
+    def products(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
+        """The products of every row with delta; an anchor point of None is the origin."""
+        offset = 0.0 if anchor is None else float(anchor @ delta)
+        return Products((block @ delta).astype(np.float64), offset, float(np.dot(delta, delta)))
+
+    def products_in_threads(self, block: Block, delta: Block) -> Products:
+        """The same around the origin, without BLAS, which would bring threads of its own to each of ours."""
+        return Products(np.vecdot(block, delta).astype(np.float64), 0.0, float(np.vecdot(delta, delta)))
+
+    def sweep(self, block: Block, rows: Matrix, anchor: Vector | None, centre: Vector | None) -> Products:
+        """The products of every row with c - anchor, where c = rows[0] @ X.
+
+        rows    the weights; in a second row, where there is one, pulls whose force is to be found
+        anchor  the anchor point in these columns; None for the origin
+        centre  where to write c; None if nobody needs it
+        """
+        sums = (rows[0] if len(rows) == 1 else rows).astype(block.dtype) @ block  # one row by itself is twice as fast
+        middle = sums if len(rows) == 1 else sums[0]
+        if centre is not None:
+            centre[:] = middle
+        delta = middle if anchor is None else (middle - anchor).astype(block.dtype)
+        found = self.products(block, delta, anchor)
+        if len(rows) == 1:
+            return found
+        return Products(found.along, found.offset, found.size, float(np.dot(sums[1], sums[1])))
+
+    def residuals(
+        self, block: Block, weights: Vector, pulls: Vector, origin: Vector | None, centre: Vector
+    ) -> Residuals:
+        """Residuals to the centre weights @ X, which is written to `centre`, and the force of the pulls on it.
+
+        With an origin, what the weights lack of 1 lies there. The centre is first rounded as the block is; the mean of the
+        residuals, which are small, then corrects it.
+        """
+        total, rest = (weights.sum(), 0.0) if origin is None else (1.0, 1.0 - weights.sum())
+        both = np.stack([weights, pulls]).astype(block.dtype)
+        away = 0.0 if origin is None else rest * origin
+        middle = (both[0] @ block + away).astype(block.dtype)
+        residual = block - middle
+        means = both @ residual
+        correction = (means[0] + away - rest * middle) / total
+        centre[:] = middle + correction
+        force = means[1] - pulls.sum() * correction
+        return Residuals(np.vecdot(residual, residual).astype(np.float64), float(force @ force))
+
+    def squared_distances(self, block: Block, place: Vector) -> Vector:
+        """|X_i - place|^2 of every row."""
+        residual = block - place.astype(block.dtype)
+        return np.vecdot(residual, residual).astype(np.float64)
+
+    def gram(self, block: Block, place: Block | None) -> Pairs:
+        """Products of all pairs of rows around a place (None: the origin), and the squares |X_i|^2 of the rows themselves."""
+        residual = block if place is None else block - place
+        return Pairs((residual @ residual.T).astype(np.float64), self.row_squares(block))
+
+    def residual_gram(self, block: Block, place: Block) -> Pairs:
+        """Products of all pairs of rows around a place, in runs of RUN, and |X_i - place|^2, in runs of SQUARE_RUN.
+
+        Sums of such short runs have an error that can be proven, in whatever order they are made.
+        """
+        m = len(block)
+        residual = block - place
+        products, squares = np.zeros((m, m)), np.zeros(m)
+        for pieces in _runs(residual, RUN):
+            for piece in pieces:
+                products += piece @ piece.T
+        for pieces in _runs(residual, SQUARE_RUN):
+            squares += np.vecdot(pieces, pieces).sum(axis=0, dtype=np.float64)
+        return Pairs(products, squares)
+
+    # New rows.
+
+    def mixed(self, matrix: Block, rows: Block, common: int) -> Block:
+        """matrix @ (rows - rows[common]) + rows[common], all in float32."""
+        mixture: Block = matrix @ (rows - rows[common]) + rows[common]
+        return mixture
+
+    # Order statistics: one number for every column.
+
+    def median(self, block: Block) -> Vector:
+        """The middle value, or the mean of the two middle ones."""
+        return _middle(_ordered(block))
+
+    def trimmed_mean(self, block: Block, f: int) -> Vector:
+        """The mean of what is left without the f smallest and the f largest values."""
+        kept = _ordered(block)[:, f : len(block) - f]
+        lowest = kept[:, 0].copy()
+        if not max(-lowest.min(), kept[:, -1].max()) < np.finfo(kept.dtype).max / 2:
+            return np.asarray(kept.mean(axis=1, dtype=np.float64))
+        kept -= lowest[
+            :, None
+        ]  # The numbers are small then: a product adds them up as well as float64 would, and faster.
+        return lowest + np.dot(kept, np.full(kept.shape[1], 1 / kept.shape[1], kept.dtype)).astype(np.float64)
+
+    def mean_around_median(self, block: Block, keep: int) -> Vector:
+        """The mean of the `keep` values nearest to the median; of two as near, the lower."""
+        ordered = _ordered(block)
+        width, m = ordered.shape
+        if not max(-ordered[:, 0].min(), ordered[:, -1].max()) < np.finfo(ordered.dtype).max / 2:
+            ordered = ordered.astype(np.float64)  # Two numbers near the largest float have no difference.
+        middle = _middle(ordered)
+        # The nearest values are neighbours in order: bisection finds where their window starts, in all columns at once.
+        low, high, line = np.zeros(width, np.intp), np.full(width, m - keep), np.arange(width)
+        while (low < high).any():
+            probe = (low + high) // 2
+            after = np.minimum(probe + keep, m - 1)
+            right = (middle - ordered[line, probe] > ordered[line, after] - middle) & (low < high)
+            low, high = np.where(right, probe + 1, low), np.where(right, high, np.minimum(probe, high))
+        places, kind = np.arange(m), ordered.dtype.type
+        inside = (places >= low[:, None]) & (places < low[:, None] + keep)
+        row: Vector = middle + np.vecdot(ordered - middle[:, None].astype(kind), inside.astype(kind)) / keep
+        return row
+
+
+NUMPY = NumpyKernels()
+
+
+def _runs(block: Block, length: int) -> Iterator[Block]:
+    """(runs, m, length) views of the block's columns; then one of the columns that do not fill a run."""
+    m, width = block.shape
+    whole = width - width % length
+    if whole:
+        yield block[:, :whole].reshape(m, -1, length).transpose(1, 0, 2)
+    if whole < width:
+        yield block[None, :, whole:]
+
+
+def _ordered(block: Block) -> Block:
+    """Every column sorted, one per row of a copy, so that each is sorted in cache and by SIMD."""
+    ordered = np.array(block.T, order="C")
+    ordered.sort(axis=1)
+    return ordered
+
+
+def _middle(ordered: Block) -> Vector:
+    m = ordered.shape[1]
+    low, high = ordered[:, (m - 1) // 2].astype(np.float64), ordered[:, m // 2].astype(np.float64)
+    return low / 2 + high / 2  # The halves come first: two numbers near the largest float have no sum.

@@ -1,0 +1,82 @@
+"""What the loops over columns find, with a name for every number; and how sums over blocks of columns are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedhold.kernels.arrays import Matrix, Vector
+
+__all__ = ["Pairs", "Products", "Residuals", "Sums", "total"]
+
+Found = TypeVar("Found", bound="Vector | Sums")
+
+
+class Sums:
+    """Base of frozen dataclasses whose fields are sums over columns: a float, a float64 array, other Sums, or None."""
+
+
+@dataclass(frozen=True, eq=False)
+class Products(Sums):
+    """Products of every row with a vector delta that leads from an anchor point to a centre.
+
+    along   <X_i, delta> of every row
+    offset  <anchor, delta>; 0 for an anchor point at the origin
+    size    |delta|^2
+    force   |pulls @ X|^2, where pulls were given
+    """
+
+    along: Vector
+    offset: float
+    size: float
+    force: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals(Sums):
+    """Every row's residual to a centre.
+
+    squares  |X_i - centre|^2
+    force    |sum_i pulls_i (X_i - centre)|^2
+    """
+
+    squares: Vector
+    force: float
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs(Sums):
+    """Products of all pairs of rows.
+
+    products  <X_i - place, X_j - place>
+    squares   |X_i|^2, or |X_i - place|^2: the kernel says which
+    """
+
+    products: Matrix
+    squares: Vector
+
+
+def total(parts: Iterable[Found]) -> Found:
+    """The parts added up in float64, in their order and field by field. The first part's arrays are overwritten."""
+    parts = iter(parts)
+    result = _double(next(parts))
+    for part in parts:
+        result = _added(result, part)
+    return result
+
+
+def _double(part: Any) -> Any:
+    """Sums as they are, for their arrays are float64 already; an array as float64."""
+    return part if isinstance(part, Sums) else part.astype(np.float64, copy=False)
+
+
+def _added(mine: Any, other: Any) -> Any:
+    if isinstance(mine, Sums):
+        names = [field.name for field in fields(mine)]  # type: ignore[arg-type]
+        return type(mine)(*(_added(getattr(mine, name), getattr(other, name)) for name in names))
+    if isinstance(mine, np.ndarray):
+        return np.add(mine, other, out=mine)
+    return None if mine is None else mine + other

@@ -1,0 +1,57 @@
+"""Column rules, the second view: one block of columns -> one row. They ask the geometry for nothing but m."""
+
+from __future__ import annotations
+
+from fedhold.errors import FEWER, integer, require
+from fedhold.geometry import Geometry
+from fedhold.rules.declaration import declares
+from fedhold.updates import Columnwise
+
+__all__ = ["mean_around_median", "median", "trimmed_mean"]
+
+
+@declares(view="columns")
+def median(geometry: Geometry) -> Columnwise:  # noqa: ARG001
+    """The median of every column; for even m the mean of the two middle values.
+
+    >>> from fedhold import aggregate
+    >>> aggregate([[1.0, 9.0], [2.0, 8.0], [99.0, 7.0]], "median").value
+    array([2., 8.])
+
+    Holds while less than half of the clients lie; the n_i do not count.  Yin et al. 2018.
+    """
+    return Columnwise(lambda kernels, block: kernels.median(block))
+
+
+@declares(view="columns")
+def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:
+    """The mean of every column without its f smallest and f largest values.
+
+    f  how many liars to withstand
+
+    >>> from fedhold import aggregate
+    >>> aggregate([[1.0], [2.0], [3.0], [99.0]], "trimmed_mean", f=1).value
+    array([2.5])
+
+    Needs m >= 2f + 1.  Yin et al. 2018.
+    """
+    f, m = integer(f, "f"), geometry.m
+    require(m >= 2 * f + 1, "trimmed_mean", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
+    return Columnwise(lambda kernels, block: kernels.trimmed_mean(block, f))
+
+
+@declares(view="columns")
+def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
+    """The mean of the m - f values of every column that are nearest to its median.
+
+    f  how many liars to withstand
+
+    >>> from fedhold import aggregate
+    >>> aggregate([[1.0], [2.0], [3.0], [99.0]], "mean_around_median", f=1).value
+    array([2.])
+
+    Needs m >= 2f + 1.  Xie et al. 2018 (Meamed).
+    """
+    f, m = integer(f, "f"), geometry.m
+    require(m >= 2 * f + 1, "mean_around_median", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
+    return Columnwise(lambda kernels, block: kernels.mean_around_median(block, m - f))

@@ -1,0 +1,365 @@
+"""Passes over the matrix of updates: each reads the data once, and gives a value with a name for every number it found.
+
+Rules see these values and never the data: only this package and `fedhold.kernels` touch arrays of d numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhold.kernels import (
+    RUN,
+    Block,
+    Matrix,
+    NumpyKernels,
+    Pairs,
+    Products,
+    Residuals,
+    Sums,
+    Vector,
+    Weights,
+)
+from fedhold.updates.matrix import SINGLE_ROOM, Updates
+
+__all__ = [
+    "ALL_PAIRS",
+    "AllPairs",
+    "Columnwise",
+    "FirstLook",
+    "Measured",
+    "ResidualPairs",
+    "Sample",
+    "Wanted",
+    "column_row",
+    "coordinates",
+    "first_look",
+    "gram_around",
+    "measured",
+    "products_with",
+    "residual_pairs",
+    "sample_of",
+    "sampled_gram",
+    "squared_distances_to",
+    "swept",
+]
+
+SAMPLED = 256  # columns of a sample: distances over so many are right to some percent
+NEAR = 2  # times the clients' distances to their middle: an origin so near costs no digits that matter
+
+
+# The second view: one block of columns -> one row.
+
+
+@dataclass(frozen=True)
+class Columnwise:
+    """What a column rule asks for.
+
+    row_of   (kernels, block of columns) -> one number per column, such as `kernels.median(block)`
+    clients  over these clients (None: all of them)
+    """
+
+    row_of: Callable[[NumpyKernels, Block], Vector]
+    clients: NDArray[np.intp] | None = None
+
+
+def column_row(updates: Updates, rule: Columnwise) -> Vector:
+    """The row that a column rule makes of the updates."""
+    plain = replace(updates, wide=False)
+    chosen = plain if rule.clients is None else plain.take(rule.clients)
+    row, kernels = chosen.zeros(), chosen.kernels
+
+    def write(block: Block, at: slice) -> None:
+        row[at] = rule.row_of(kernels, block)
+
+    chosen.run(write, kernels.ordering(chosen.m, copied=chosen.mixture is not None))
+    return row
+
+
+# The first look at the data.
+
+
+@dataclass(frozen=True)
+class AllPairs:
+    """Asks the first look for the products of all pairs of clients."""
+
+
+ALL_PAIRS = AllPairs()
+
+Wanted = Columnwise | AllPairs | None
+"""What to find out in the same pass that looks for numbers that are not finite; None: the clients' lengths alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class FirstLook:
+    """What the first pass over the data found out about the clients.
+
+    magnitudes   |X_i|; or max_j |x_ij| for a client whose squares overflow or vanish. Not finite exactly where some number
+                 of the client is not
+    lengths      True for the clients whose magnitude is |X_i|
+    pairs        <X_i - r, X_j - r> for all pairs, r one of the clients or 0, where that was wanted
+    row          the row of the column rule that was wanted
+    row_products the products of every client with that row
+    """
+
+    magnitudes: Vector
+    lengths: NDArray[np.bool_]
+    pairs: Matrix | None = None
+    row: Vector | None = None
+    row_products: Products | None = None
+
+    def of(self, admitted: NDArray[np.bool_]) -> FirstLook:
+        """What is known of the admitted clients alone. The matrix of pairs is cut down in its own memory."""
+        lengths = self.lengths[admitted]
+        usual = lengths.all()  # Else the sums over columns have overflowed, or lost their digits.
+        everyone = usual and admitted.all()
+        return FirstLook(
+            magnitudes=self.magnitudes[admitted],
+            lengths=lengths,
+            pairs=_cut(self.pairs, np.flatnonzero(admitted)) if usual and self.pairs is not None else None,
+            row=self.row if everyone else None,
+            row_products=self.row_products if everyone else None,
+        )
+
+    @property
+    def norms(self) -> Vector | None:
+        """|X_i| of all clients; None where squares of some overflow or vanish."""
+        return self.magnitudes if self.lengths.all() else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Looked(Sums):
+    """The sums over columns that a first look is made from."""
+
+    squares: Vector
+    pairs: Matrix | None = None
+    row_products: Products | None = None
+
+
+def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
+    """The first pass over the data. It takes for granted that everyone will be admitted; see `FirstLook.of`."""
+    kernels, m = updates.kernels, updates.m
+    row = updates.zeros() if isinstance(wanted, Columnwise) else None
+    if isinstance(wanted, Columnwise):
+        look, portion = _row_look(kernels, wanted, row), kernels.ordering(m, copied=False)
+    elif isinstance(wanted, AllPairs):
+        look, portion = _pairs_look(kernels, _central_client(updates)), kernels.pairing(m)
+    else:
+        look, portion = lambda block, _: _Looked(kernels.row_squares(block)), kernels.squaring()
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = updates.sum(look, portion)
+        magnitudes = np.sqrt(found.squares)
+    lengths = magnitudes < 2.0**SINGLE_ROOM
+    if not lengths.any() or np.median(magnitudes[lengths]) <= 2.0 ** (-SINGLE_ROOM / 2):
+        lengths[:] = False
+    if not lengths.all():
+        odd = np.flatnonzero(~lengths)
+        parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.squaring())
+        magnitudes[odd] = np.maximum.reduce(list(parts), axis=0)  # This propagates NaN.
+    return FirstLook(magnitudes, lengths, found.pairs, row, found.row_products)
+
+
+def _row_look(kernels: NumpyKernels, rule: Columnwise, row: Vector | None) -> Callable[[Block, slice], _Looked]:
+    assert row is not None
+
+    def look(block: Block, at: slice) -> _Looked:
+        row[at] = rule.row_of(kernels, block)
+        products = kernels.products_in_threads(block, row[at].astype(block.dtype))
+        return _Looked(kernels.row_squares(block), row_products=products)
+
+    return look
+
+
+def _pairs_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, slice], _Looked]:
+    def look(block: Block, _: slice) -> _Looked:
+        found = kernels.gram(block, None if client is None else block[client])
+        return _Looked(found.squares, pairs=found.products)
+
+    return look
+
+
+def _cut(matrix: Matrix, kept: NDArray[np.intp]) -> Matrix:
+    """The rows and columns kept, in the matrix's own memory: a copy can be as large as a part of the data."""
+    if len(kept) == len(matrix):
+        return matrix
+    for place, row in enumerate(kept):
+        matrix[place, : len(kept)] = matrix[row, kept]
+    return matrix[: len(kept), : len(kept)]
+
+
+# Samples of columns.
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Some columns of every client: they tell roughly who is near whom.
+
+    columns   how many there are
+    lengths   every client's length over them
+    residual  the clients without the median of every column: else float32 would lose their differences in an offset
+    """
+
+    columns: int
+    lengths: Vector
+    residual: Block
+
+    def distances_to_median(self) -> Vector:
+        """Every client's distance to the median of the columns."""
+        return _norms(self.residual)
+
+    def distances(self, weights: Weights) -> Vector:
+        """Every client's distance to the centre that the weights make."""
+        return _norms(self.residual - (weights @ self.residual).astype(self.residual.dtype))
+
+
+def sample_of(updates: Updates) -> Sample:
+    """Some columns of every client, spread evenly over all of them."""
+    block = updates.sample(SAMPLED)
+    m, turned = updates.m, np.array(block.T, order="C")
+    half = m // 2
+    turned.partition(half, axis=1)
+    low = turned[:, half] if m % 2 else turned[:, :half].max(axis=1)
+    middle = (low / 2 + turned[:, half] / 2).astype(block.dtype)
+    return Sample(block.shape[1], _norms(block), block - middle)
+
+
+def _norms(block: Block) -> Vector:
+    return np.sqrt(np.vecdot(block, block))
+
+
+def _central_client(updates: Updates) -> int | None:
+    """A client near the middle of most others, as far as a sample tells; None where 0 is about as near to them.
+
+    The numbers have not been looked at yet, and may be anything.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        sample = sample_of(updates)
+        distances = sample.distances_to_median()
+        near = np.median(sample.lengths) <= NEAR * np.median(distances)
+    return None if near else int(np.argmin(np.where(np.isfinite(distances), distances, np.inf)))
+
+
+def sampled_gram(updates: Updates, columns: NDArray[np.intp]) -> Matrix:
+    """<X_i - mean, X_j - mean> over the chosen columns, up to a factor that brings the largest number to 1."""
+    block = updates.columns(columns)
+    block = block / (np.abs(block).max() or 1.0)
+    centred = block - block.mean(axis=0)
+    gram: Matrix = centred @ centred.T
+    return gram
+
+
+# Distances.
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A centre, every client's residual to it, and the force of pulls on it."""
+
+    centre: Vector
+    residuals: Residuals
+
+
+def measured(updates: Updates, weights: Weights, pulls: Weights | None, origin: Vector | None) -> Measured:
+    """The centre weights @ X, and the residuals to it, by subtraction.
+
+    pulls   whose force on the centre is to be found
+    origin  a place where what the weights lack of 1 lies
+    """
+    centre, kernels = updates.zeros(), updates.kernels
+    forces = np.zeros(updates.m) if pulls is None else pulls
+
+    def kernel(block: Block, at: slice) -> Residuals:
+        return kernels.residuals(block, weights, forces, None if origin is None else origin[at], centre[at])
+
+    return Measured(centre, updates.sum(kernel, kernels.measuring()))
+
+
+def swept(
+    updates: Updates, weights: Weights, pulls: Weights | None, anchor: Vector | None, centre: Vector | None
+) -> Products:
+    """The products that tell distances to the centre weights @ X from those to an anchor point (None: the origin).
+
+    pulls   whose force |pulls @ X| is to be found
+    centre  where to write the centre, if somebody needs it
+    """
+    rows = np.stack([weights] if pulls is None else [weights, pulls])
+    kernels = updates.kernels
+
+    def kernel(block: Block, at: slice) -> Products:
+        here, there = (None if vector is None else vector[at] for vector in (anchor, centre))
+        return kernels.sweep(block, rows, here, there)
+
+    return updates.sum(kernel, kernels.sweeping())
+
+
+def products_with(updates: Updates, place: Vector, anchor: Vector | None) -> Products:
+    """The products that tell distances to a place from those to an anchor point (None: the origin)."""
+    kernels = updates.kernels
+
+    def kernel(block: Block, at: slice) -> Products:
+        here = None if anchor is None else anchor[at]
+        delta = place[at] if here is None else place[at] - here
+        return kernels.products(block, delta.astype(block.dtype), here)
+
+    return updates.sum(kernel, kernels.sweeping())
+
+
+def squared_distances_to(updates: Updates, place: Vector) -> Vector:
+    """|X_i - place|^2 of every client, by subtraction."""
+    kernels = updates.kernels
+    return updates.sum(lambda block, at: kernels.squared_distances(block, place[at]), kernels.measuring())
+
+
+def gram_around(updates: Updates, place: Vector) -> Matrix:
+    """<X_i - place, X_j - place> for all pairs."""
+    kernels = updates.kernels
+
+    def kernel(block: Block, at: slice) -> Pairs:
+        return kernels.gram(block, place[at].astype(block.dtype))
+
+    return updates.sum(kernel, kernels.pairing(updates.m)).products
+
+
+def coordinates(updates: Updates, centre: Vector, scales: Vector) -> Matrix:
+    """The points scales_i (X_i - centre) in a space of at most m dimensions: their own, or that of the Gram matrix."""
+    if updates.d <= updates.m:
+        return updates.read(0, updates.d) * scales[:, None] - scales[:, None] * centre
+    values, vectors = np.linalg.eigh(gram_around(updates, centre) * scales[:, None] * scales)
+    points: Matrix = vectors * np.sqrt(np.maximum(values, 0))
+    return points
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualPairs:
+    """The residuals X_i - place of all clients.
+
+    products   of all pairs
+    lengths    |X_i - place|
+    error      how much the cosines, products over lengths, can be off at most
+    """
+
+    products: Matrix
+    lengths: Vector
+    error: float
+
+
+def residual_pairs(updates: Updates, place: Vector, distances: Vector) -> ResidualPairs:
+    """Residuals with a proven error: n products added up in any order are off by n roundings of |x| |y| at most.
+
+    `distances` are about the lengths: where squares would vanish in float32, float64 is read. The place is rounded as the
+    updates are.
+    """
+    some = distances[distances > 0]
+    if len(some) and np.square(some.min()) < updates.d * 2.0**-80:
+        updates = updates.widened()
+    kernels = updates.kernels
+
+    def kernel(block: Block, at: slice) -> Pairs:
+        return kernels.residual_gram(block, place[at].astype(block.dtype))
+
+    found = updates.sum(kernel, kernels.pairing(updates.m))
+    # 64 more for the lengths, which are off by half of SQUARE_RUN each, for rounding the differences and for the sums.
+    return ResidualPairs(found.products, np.sqrt(found.squares), (RUN + 64) * updates.resolution)
