@@ -18,9 +18,8 @@ from cases import (
     with_liars,
 )
 from fedhold import RULES, aggregate
-from fedhold.geometry.view import START_COLUMNS
-from fedhold.updates.matrix import SLAB, Updates
-from fedhold.updates.sources import Source
+from fedhold.updates.matrix import SLAB, Source, Updates
+from fedhold.updates.passes import SAMPLED
 
 SINGLE, DOUBLE = np.finfo(np.float32), np.finfo(np.float64)
 every_rule = pytest.mark.parametrize("rule", RULES)
@@ -230,7 +229,7 @@ def hidden(m, liars, d, place):
 def between_the_samples(updates):
     """The same updates, sign-flipped wherever the start of the solvers does not look: liars can read, too."""
     columns = np.arange(updates.shape[1], dtype=np.float64)[None]
-    seen = Updates((Source.of(columns, columns.size),), 1).sample(START_COLUMNS).astype(int)
+    seen = Updates((Source.of(columns, columns.size),), 1).sample(SAMPLED).astype(int)
     flipped = -updates
     flipped[:, seen] = updates[:, seen]
     return flipped

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 import oracles
 from fedhold import certificate
 from fedhold.certificate import ANGLES, Certificate, top_eigenvalue
-from fedhold.geometry.gram import residuals
-from fedhold.kernels import native
-from fedhold.updates.matrix import Updates
-from fedhold.updates.sources import Source
+from fedhold.kernels import choice
+from fedhold.updates import residual_pairs
+from fedhold.updates.matrix import Source, Updates
 
 KINDS = ("honest", "cluster", "far", "near", "two sides")
 
@@ -377,14 +376,14 @@ def test_numbers_that_cannot_be_are_errors(changes, message):
 @pytest.mark.parametrize("enough", [0, sys.maxsize])
 def test_residuals_in_single_precision_are_off_by_no_more_than_they_say(width, offset, scale, enough, monkeypatch):
     """Rows without a sign, whose sums round one way, and rows that share nothing; compiled and not."""
-    monkeypatch.setattr(native, "ENOUGH", enough)
+    monkeypatch.setattr(choice, "ENOUGH", enough)
     rng = np.random.default_rng(width)
     X = rng.standard_normal((30, width))
     X[:15] = np.abs(X[:15])
     X = ((X + offset) * scale).astype(np.float32)
     place = X.mean(axis=0, dtype=np.float64)
     read = Updates((Source.of(X, width),), 30)
-    found = residuals(read, place, np.linalg.norm(X - place, axis=1))
+    found = residual_pairs(read, place, np.linalg.norm(X - place, axis=1))
     used = place if found.error < 1e-9 else place.astype(np.float32)
     exact = X.astype(np.float64) - used
     lengths = np.linalg.norm(exact, axis=1)

@@ -8,6 +8,7 @@ from distributed import Client, LocalCluster, wait
 
 from cases import assert_refused, honest_updates, parameters
 from fedhold import RULES, aggregate
+from fedhold.kernels import Portion
 from fedhold.updates import cluster as dasked
 
 M, D = 23, 5000
@@ -256,13 +257,13 @@ def test_what_one_pass_wrote_the_next_does_not_change():
         updates = dasked.ClusterUpdates((source,), 3)
         vector = updates.zeros()
 
-        def kernel(block, at, _):
+        def kernel(block, at):
             vector[at] = block[0] + 1
 
-        assert list(updates.map(kernel))
+        assert list(updates.map(kernel, Portion(2**18, parallel=False)))
         np.testing.assert_array_equal(vector, np.ones(20))
         with pytest.raises(ValueError, match="read-only"):
-            list(updates.map(kernel))
+            list(updates.map(kernel, Portion(2**18, parallel=False)))
 
 
 # A call that cannot work

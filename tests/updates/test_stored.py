@@ -17,8 +17,9 @@ from cases import assert_refused, honest_updates, parameters
 from fedhold import RULES, aggregate, open_update, open_updates, save_update
 from fedhold.cli.aggregate_files import bar, read_samples
 from fedhold.cli.app import app
+from fedhold.storage import whole_file
+from fedhold.updates import Updates
 from fedhold.updates.files import CODES, DamagedFileError
-from fedhold.updates.saving import whole_file
 
 DTYPES = [np.dtype(code) for code in CODES.values() if code != "bfloat16"]
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -105,7 +106,7 @@ def test_safetensors_are_written_as_the_format_says(tmp_path):
 @pytest.mark.parametrize("rule", [*RULES, "nearest_neighbour_mixing(f=4) | trimmed_mean(f=4)", "bucketing | krum(f=1)"])
 def test_agrees_with_memory(tmp_path, monkeypatch, rule, dicts):
     monkeypatch.setattr(fedhold.updates.matrix, "STORED", 16 * M * 100)  # several slabs
-    monkeypatch.setattr(fedhold.updates.matrix, "TILE", M * 16)
+    monkeypatch.setattr(Updates, "_width", lambda *_: 16)
     rows = honest_updates(M, D, dtype=np.float32)
     rows[:4] += 7
     updates = store(tmp_path / "updates", rows, dicts=dicts)

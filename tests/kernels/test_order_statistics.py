@@ -1,6 +1,5 @@
-"""The compiled column rules against sorting, taken literally; and that nothing changes where numba is missing."""
+"""The compiled order statistics against sorting, taken literally; and that nothing changes where numba is missing."""
 
-import subprocess
 import sys
 
 import hypothesis.strategies as st
@@ -10,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 
 from fedhold import aggregate, save_update
-from fedhold.kernels import fast_columns as fast
-from fedhold.kernels import native
-from fedhold.kernels.compiled_columns import LANES, NETWORK, SAMPLE, _select
-from fedhold.updates import columns
+from fedhold.kernels import NUMPY, choice, numba_side
+from fedhold.kernels.numba_side import LANES, NETWORK, SAMPLE, NumbaKernels, _select, network
+
+fast = NumbaKernels()
 
 MS = [1, 2, 3, 4, 5, 20, 31, NETWORK - 1, NETWORK, NETWORK + 1, NETWORK + 2, 261, 1000]
 every_m = pytest.mark.parametrize("m", MS)
@@ -116,18 +115,12 @@ def test_agrees_with_sorting_whatever_the_numbers(X):
 
 @every_dtype
 @pytest.mark.parametrize("m", [7, 100, 201])
-def test_agrees_with_numpy_kernels(m, dtype):
+def test_agrees_with_numpy(m, dtype):
     X = np.random.default_rng(m).standard_normal((m, 200)).astype(dtype)
-
-    def ordered():
-        return np.sort(X.T, axis=1)
-
     room = {"rtol": 0, "atol": 8 * np.finfo(dtype).eps}
-    np.testing.assert_array_equal(fast.median(X), columns.median(ordered()))
-    np.testing.assert_allclose(fast.trimmed_mean(X, f=2), columns.trimmed_mean(ordered(), f=2), **room)
-    np.testing.assert_allclose(
-        fast.mean_around_median(X, keep=m - 3), columns.mean_around_median(ordered(), keep=m - 3), **room
-    )
+    np.testing.assert_array_equal(fast.median(X), NUMPY.median(X))
+    np.testing.assert_allclose(fast.trimmed_mean(X, 2), NUMPY.trimmed_mean(X, 2), **room)
+    np.testing.assert_allclose(fast.mean_around_median(X, m - 3), NUMPY.mean_around_median(X, m - 3), **room)
 
 
 VIEWS = {
@@ -163,7 +156,7 @@ def test_what_is_not_finite_ends(m, bad, dtype):
 
 @pytest.mark.parametrize(("m", "low", "high"), [(1, 0, 0), (2, 0, 1), (20, 9, 10), (33, 5, 27), (100, 0, 99)])
 def test_networks_are_cut_to_what_matters(m, low, high):
-    comparators = fast.network(m, low, high)
+    comparators = network(m, low, high)
     X = np.random.default_rng(m).standard_normal((m, 500))
     for a, b in comparators:
         X[a], X[b] = np.minimum(X[a], X[b]), np.maximum(X[a], X[b])
@@ -186,7 +179,7 @@ every_call = pytest.mark.parametrize("rule", CALLS)
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(native, "ENOUGH", 0)
+    monkeypatch.setattr(choice, "ENOUGH", 0)
 
 
 def updates(dtype=np.float32):
@@ -195,7 +188,7 @@ def updates(dtype=np.float32):
 
 def numpy_only(rule, X, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(native, "ENOUGH", sys.maxsize)
+        patch.setattr(choice, "ENOUGH", sys.maxsize)
         return aggregate(X, rule)
 
 
@@ -220,34 +213,25 @@ def test_threads_and_blocks_change_nothing(rule, monkeypatch):
     expected = aggregate(X, rule).value
     for threads, tile in (("1", 2**11), ("3", 2**12), ("2", 24 * 33)):
         monkeypatch.setenv("FEDHOLD_THREADS", threads)
-        monkeypatch.setattr(columns, "TILE", tile)
-        monkeypatch.setattr(columns, "GROUP", 1 if threads == "2" else 64)
+        monkeypatch.setattr(numba_side, "TILE", tile)
         np.testing.assert_array_equal(aggregate(X, rule).value, expected)
 
 
 @every_call
 def test_without_numba(rule, monkeypatch):
     X = updates()
-    monkeypatch.setattr(native, "ENOUGH", 0)
+    monkeypatch.setattr(choice, "ENOUGH", 0)
     expected = aggregate(X, rule).value
-    monkeypatch.setattr(native, "_has_numba", lambda: False)
-    monkeypatch.setitem(sys.modules, "fedhold.kernels.fast_columns", None)  # importing it is then an error
+    monkeypatch.setattr(choice, "_has_numba", lambda: False)
+    monkeypatch.setattr(choice, "_compiled", None)  # calling it is then an error
     np.testing.assert_allclose(aggregate(X, rule).value, expected, rtol=0, atol=0 if rule == "median" else 1e-6)
-
-
-def test_little_data_does_not_wake_numba():
-    script = (
-        "import sys, numpy, fedhold; fedhold.aggregation(numpy.ones((9, 9)), 'median'); print('numba' in sys.modules)"
-    )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "False"
 
 
 def test_two_numbers_near_the_largest_float_have_no_difference():
     X = np.array([[3e38], [-3e38], [3e38], [1.0], [2e38], [-3e38], [3e38]], np.float32)
     expected = sorted_mean_around_median(X, 3)
     assert np.isfinite(expected)
-    for found in (columns.mean_around_median(np.sort(X.T, axis=1), keep=3), fast.mean_around_median(X, keep=3)):
+    for found in (NUMPY.mean_around_median(X, 3), fast.mean_around_median(X, 3)):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 

@@ -1,0 +1,315 @@
+"""Every kernel, on both sides, over the same table of cases: it gives what its formula says, and leaves the block as it was."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedhold
+from cases import run_without_numba
+from fedhold import aggregate
+from fedhold.kernels import NUMPY, NumpyKernels, Products, choice, numba_side, total
+from fedhold.kernels.numba_side import MANY, NumbaKernels
+
+SIDES = {"numpy": NUMPY, "numba": NumbaKernels()}
+LAYOUTS = ("whole", "view", "columns", "reversed", "unaligned")
+
+
+def laid_out(X, layout):
+    """The same numbers, in memory as blocks may come."""
+    m, width = X.shape
+    if layout == "view":
+        wide = np.full((m, width + 11), np.nan, X.dtype)
+        wide[:, 5 : 5 + width] = X
+        return wide[:, 5 : 5 + width]
+    if layout == "columns":
+        return np.asfortranarray(X)
+    if layout == "reversed":
+        return np.ascontiguousarray(X[::-1])[::-1]
+    if layout == "unaligned":
+        raw = np.zeros(X.nbytes + 1, np.uint8)
+        view = raw[1:].view(X.dtype).reshape(X.shape)
+        view[:] = X
+        return view
+    return X
+
+
+@dataclasses.dataclass
+class Case:
+    """A block, and what the kernels may be called with beside it."""
+
+    X: np.ndarray
+    weights: np.ndarray
+    pulls: np.ndarray
+    place: np.ndarray
+    delta: np.ndarray
+    mixture: np.ndarray
+
+    @property
+    def wide(self):
+        return self.X.astype(np.float64)
+
+    @property
+    def digits(self):
+        return 2e-4 if self.X.dtype == np.float32 else 1e-11
+
+
+@st.composite
+def cases(draw):
+    m = draw(st.integers(1, 21) | st.sampled_from([MANY, MANY + 1]))
+    width = draw(st.sampled_from([1, 2, 63, 1024, 1025, 2100] if m < 100 else [1, 65]))
+    dtype = draw(st.sampled_from([np.float32, np.float64]))
+    rng = np.random.default_rng(draw(st.integers(0, 9)))
+    X = laid_out((rng.standard_normal((m, width)) + 1).astype(dtype), draw(st.sampled_from(LAYOUTS)))
+    mixture = rng.random((draw(st.integers(1, 9)), m))
+    weights, pulls = rng.random((2, m))
+    return Case(
+        X,
+        weights / weights.sum(),
+        pulls,
+        place=rng.standard_normal(width),
+        delta=rng.standard_normal(width).astype(dtype),
+        mixture=(mixture / mixture.sum(axis=1, keepdims=True)).astype(np.float32),
+    )
+
+
+def products(case, kernels, anchor):
+    """(found, expected) of products around an anchor point."""
+    found = kernels.products(case.X, case.delta, anchor)
+    origin = np.zeros(len(case.delta)) if anchor is None else anchor
+    return found, Products(case.wide @ case.delta, origin @ case.delta, case.delta.astype(float) @ case.delta)
+
+
+def sweep(case, kernels, anchor, pulls):
+    rows = np.stack([case.weights] if pulls is None else [case.weights, pulls])
+    centre = np.empty(case.X.shape[1])
+    found = kernels.sweep(case.X, rows, anchor, centre)
+    expected = case.weights @ case.wide
+    np.testing.assert_allclose(centre, expected, rtol=case.digits, atol=case.digits)
+    origin = np.zeros(len(centre)) if anchor is None else anchor
+    delta = expected - origin
+    force = 0.0 if pulls is None else np.sum((pulls @ case.wide) ** 2)
+    return found, Products(case.wide @ delta, origin @ delta, delta @ delta, force)
+
+
+def residuals(case, kernels, origin):
+    centre = np.empty(case.X.shape[1])
+    weights = case.weights if origin is None else case.weights / 2
+    found = kernels.residuals(case.X, weights, case.pulls, origin, centre)
+    expected = weights @ case.wide + (0 if origin is None else origin / 2)
+    np.testing.assert_allclose(centre, expected, rtol=case.digits, atol=case.digits)
+    residual = case.wide - expected
+    return (found.squares, found.force), ((residual**2).sum(axis=1), np.sum((case.pulls @ residual) ** 2))
+
+
+def gram(case, kernels, place):
+    found = kernels.gram(case.X, place)
+    residual = case.wide - (0 if place is None else place)
+    return (found.products, found.squares), (residual @ residual.T, (case.wide**2).sum(axis=1))
+
+
+def residual_gram(case, kernels):
+    place = case.X[len(case.X) // 2].copy()
+    found = kernels.residual_gram(case.X, place)
+    residual = case.wide - place
+    np.testing.assert_allclose(found.squares, (residual**2).sum(axis=1), rtol=case.digits / 100, atol=1e-30)
+    return (found.products, found.squares), (residual @ residual.T, (residual**2).sum(axis=1))
+
+
+def mixed(case, kernels):
+    """Far from 0, where sums of many rows in float32 would lose what the rows differ by."""
+    rows = case.X.astype(np.float32) + np.float32(1000)
+    found = kernels.mixed(case.mixture, rows, len(rows) // 2)
+    assert found.dtype == np.float32
+    middle = rows[len(rows) // 2].astype(np.float64)
+    expected = case.mixture.astype(np.float64) @ (rows - middle) + middle
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
+    return (), ()
+
+
+KERNELS = {
+    "row_squares": lambda c, k: ((k.row_squares(c.X),), ((c.wide**2).sum(axis=1),)),
+    "largest": lambda c, k: ((k.largest(c.X),), (np.abs(c.wide).max(axis=1),)),
+    "products": lambda c, k: products(c, k, None),
+    "products around an anchor": lambda c, k: products(c, k, c.place),
+    "products in threads": lambda c, k: (k.products_in_threads(c.X, c.delta), products(c, k, None)[1]),
+    "sweep": lambda c, k: sweep(c, k, None, None),
+    "sweep around an anchor": lambda c, k: sweep(c, k, c.place, None),
+    "sweep with pulls": lambda c, k: sweep(c, k, c.place, c.pulls),
+    "residuals": lambda c, k: residuals(c, k, None),
+    "residuals with an origin": lambda c, k: residuals(c, k, c.place),
+    "squared distances": lambda c, k: (
+        (k.squared_distances(c.X, c.place),),
+        (((c.wide - c.place) ** 2).sum(axis=1),),
+    ),
+    "gram": lambda c, k: gram(c, k, None),
+    "gram around a client": lambda c, k: gram(c, k, c.X[0].copy()),
+    "residual gram": residual_gram,
+    "mixed": mixed,
+    "median": lambda c, k: ((k.median(c.X),), (np.median(c.wide, axis=0),)),
+    "trimmed mean": lambda c, k: (
+        (k.trimmed_mean(c.X, (len(c.X) - 1) // 3),),
+        (np.sort(c.wide, axis=0)[(len(c.X) - 1) // 3 : len(c.X) - (len(c.X) - 1) // 3].mean(axis=0),),
+    ),
+    "mean around the median": lambda c, k: (
+        (k.mean_around_median(c.X, len(c.X)),),
+        (c.wide.mean(axis=0),),
+    ),
+}
+"""kernel -> (what it finds, what its formula says in float64)."""
+
+
+def numbers_of(found):
+    return dataclasses.astuple(found) if dataclasses.is_dataclass(found) else found
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("kernel", KERNELS)
+@settings(deadline=None, max_examples=30)
+@given(case=cases())
+def test_a_kernel_gives_what_its_formula_says(kernel, side, case):
+    before = case.X.copy()
+    found, expected = KERNELS[kernel](case, SIDES[side])
+    for one, other in zip(numbers_of(found), numbers_of(expected), strict=True):
+        scale = np.abs(np.asarray(other)).max(initial=0.0) + case.X.size
+        np.testing.assert_allclose(one, other, rtol=case.digits, atol=case.digits * scale)
+    np.testing.assert_array_equal(case.X, before)
+
+
+def test_both_sides_have_one_interface():
+    """The numba side overrides kernels of the NumPy side, with the same arguments, and adds none."""
+    own = {name for name in vars(NumbaKernels) if not name.startswith("_")}
+    assert own <= set(dir(NumpyKernels))
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
+def test_what_is_not_finite_stays_so(side, value):
+    X = np.ones((9, 2000), np.float32)
+    X[4, 1500] = value
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = SIDES[side].row_squares(X)
+    assert not np.isfinite(squares[4])
+    assert np.isfinite(np.delete(squares, 4)).all()
+
+
+def test_sums_are_added_up_by_field_in_float64():
+    parts = [Products(np.full(2, float(k)), k, 2.0 * k, 0.0) for k in (1, 2, 3)]
+    found = total(parts)
+    np.testing.assert_array_equal(found.along, [6, 6])
+    assert (found.offset, found.size, found.force) == (6, 12, 0)
+    assert total([np.ones(2, np.float32)] * 3).dtype == np.float64
+
+
+# The choice of a side
+
+
+@pytest.mark.parametrize("rule", ["huber", "geometric_median", "krum", "median", "mean"])
+def test_the_same_aggregate_on_both_sides(rule, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, 3000)).astype(np.float32)
+    X[:10] += 2
+    parameters = {"f": 10} if rule == "krum" else {}
+    by_numpy = aggregate(X, rule, **parameters)
+    monkeypatch.setattr(choice, "ENOUGH", 0)
+    for threads in ("1", "3"):
+        monkeypatch.setenv("FEDHOLD_THREADS", threads)
+        by_numba = aggregate(X, rule, **parameters)
+        np.testing.assert_allclose(by_numba.value, by_numpy.value, atol=2e-5)
+        np.testing.assert_allclose(by_numba.clients.distances, by_numpy.clients.distances, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["huber", "krum(f=10)", "trimmed_mean(f=10)", "bulyan(f=10)"])
+@pytest.mark.parametrize("enough", [0, sys.maxsize])
+def test_several_threads_at_once(rule, enough, monkeypatch):
+    """Each gets its own answer, the one it would get alone; settings of others stay as they were."""
+    monkeypatch.setattr(choice, "ENOUGH", enough)
+    monkeypatch.setenv("FEDHOLD_THREADS", "3")
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal((60, 4000)).astype(np.float32) + i for i in range(4)]
+    alone = [aggregate(X, rule).value for X in inputs]
+    before = dict(os.environ), np.geterr(), numba.get_num_threads()
+    found = dict[int, list[bool]]()
+
+    def work(i):
+        found[i] = [np.array_equal(aggregate(inputs[i], rule).value, alone[i]) for _ in range(5)]
+
+    callers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(120)
+    assert found == {i: [True] * 5 for i in range(4)}
+    assert (dict(os.environ), np.geterr(), numba.get_num_threads()) == before
+
+
+def test_without_numba_numpy_does_the_work():
+    told = run_without_numba(
+        "import numpy as np, fedhold",
+        "X = np.random.default_rng(0).standard_normal((20, 300_000)).astype(np.float32)",
+        "print(fedhold.aggregate(X).converged, 'fedhold.kernels.numba_side' in sys.modules)",
+    )
+    assert told == ["True", "False"]
+
+
+def test_little_data_does_not_import_numba():
+    script = (
+        "import sys, numpy, fedhold; fedhold.aggregate(numpy.ones((9, 9)), 'median'); print('numba' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"
+
+
+# The cache of compiled code
+
+
+def compiled_functions():
+    return {name: f for name, f in vars(numba_side).items() if isinstance(f, numba.core.dispatcher.Dispatcher)}
+
+
+@pytest.mark.parametrize("name", compiled_functions())
+def test_compiled_code_reads_no_constant_of_another_file(name):
+    """Numba compiles anew when the file of a function has changed, and looks at no other file."""
+    function = compiled_functions()[name].py_func
+    own = Path(numba_side.__file__).read_text(encoding="utf-8")
+    for word in function.__code__.co_names:
+        if word in vars(numba_side) and not isinstance(vars(numba_side)[word], type(np)):
+            assert f"\n{word} = " in own or f"\ndef {word}(" in own or f"\n{word}, " in own or f", {word} = " in own, (
+                word
+            )
+
+
+def test_an_edited_constant_is_seen(tmp_path):
+    """A copy of the package, its cache in place; then one constant of compiled code is edited."""
+    package = tmp_path / "fedhold"
+    shutil.copytree(Path(fedhold.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    script = (
+        "import numpy as np\nfrom fedhold.kernels import numba_side\n"
+        "keys = np.random.default_rng(0).standard_normal((500, numba_side.LANES))\n"
+        "sample = np.sort(keys[:numba_side.SAMPLE], axis=0)\n"
+        "print(numba_side._select(keys, sample, 250, np.empty(numba_side.LANES)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def steps():
+        run = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        return int(run.stdout)
+
+    before = steps()
+    assert before > 2
+    file = package / "kernels" / "numba_side.py"
+    source = file.read_text(encoding="utf-8")
+    assert "\nSTEPS = 200 " in source
+    file.write_text(source.replace("\nSTEPS = 200 ", "\nSTEPS = 2 "), encoding="utf-8")
+    assert steps() == 2
