@@ -1,11 +1,28 @@
 """Pages: what is put into them is text, whatever it is; empty sections are left out; tables know their numbers."""
 
 from html.parser import HTMLParser
+from importlib import resources
 
 import numpy as np
 import pytest
 
-from fedhold.report import Cards, Chart, Folded, Heading, Pair, Paragraph, Section, Table, curve, draw, page, weight_map
+import fedhold.audit
+import fedhold.lab  # noqa: F401  both have blocks of their own
+from fedhold.report import (
+    Block,
+    Cards,
+    Chart,
+    Folded,
+    Heading,
+    Pair,
+    Paragraph,
+    Section,
+    Table,
+    curve,
+    draw,
+    page,
+    weight_map,
+)
 
 HOSTILE = "<script>alert(1)</script> \"' onload=x {{ 7 * 7 }} {% raw %} ${7*7} &amp;"
 
@@ -53,6 +70,16 @@ def test_whatever_enters_a_page_is_text():
     assert [tag for tag, _ in seen.tags].count("script") == 1  # the page's own
     assert not any("onload" in attributes for _, attributes in seen.tags)
     assert seen.text.count(HOSTILE) >= 12
+
+
+def blocks(kind=Block):
+    return [block for sub in kind.__subclasses__() for block in (sub, *blocks(sub))]
+
+
+@pytest.mark.parametrize("block", blocks(), ids=lambda block: block.__name__)
+def test_every_block_has_a_macro_of_its_name(block):
+    source = resources.files("fedhold.report").joinpath("templates", block.template).read_text(encoding="utf-8")
+    assert f"{{% macro {block.__name__}(it) -%}}" in source
 
 
 def test_sections_without_blocks_are_left_out():

@@ -2,8 +2,10 @@
 
 What enters are numbers and words: curves over rounds, weights of clients by round, rows of tables, texts that clients chose.
 What leaves is one HTML file that needs nothing else (`page`), CSV and PNG files, and tables of rich. HTML is written by the
-jinja2 templates in templates/, which escape all that is put into them. Nothing here knows what an audit or an experiment is.
-It imports jinja2, rich, `fedhold.kernels` for its array types and, for PNG files only, matplotlib.
+jinja2 templates in templates/, which escape all that is put into them; those for blocks of `fedhold.audit` and `fedhold.lab`
+are there, too, beside the style sheet and the script that they need.
+
+It may import jinja2, rich, `fedhold.kernels` for its array types and, for PNG files only, matplotlib.
 """
 
 from fedhold.report.charts import Chart, Curve, Drawing, Tick, curve, draw
