@@ -12,7 +12,8 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 from fedhold.aggregation import aggregate
-from fedhold.audit import screened, told
+from fedhold.audit import screened
+from fedhold.report import one_line
 from fedhold.spec import parse
 
 __all__ = ["RobustAggregator"]
@@ -60,7 +61,7 @@ class RobustAggregator(ModelAggregator):
             return FLModel(params_type=ParamsType.DIFF, params={})
         for name, client in zip(names, done.clients, strict=True):
             if client.reason:
-                self.warning(f"{told(name)} {client.status}: {client.reason}")
+                self.warning(f"{one_line(name)} {client.status}: {client.reason}")
         kept = {i: client.samples for i, client in enumerate(done.clients) if client.status != "rejected"}
         return FLModel(params_type=kinds[0][0], params=done.value, metrics=self._metrics(names, results, kept))
 
@@ -73,7 +74,7 @@ class RobustAggregator(ModelAggregator):
         }
         odd = screened(given)
         for i, reason in odd.items():
-            self.warning(f"{told(names[i])}: {reason}")
+            self.warning(f"{one_line(names[i])}: {reason}")
         sane = [i for i in given if i not in odd]
         total = math.fsum(samples[i] for i in sane)
         keys = given[sane[0]] if sane else []

@@ -17,9 +17,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from audits import ESCAPES, LIARS, METRIC, NODES, SCRIPT, record, records
-from fedhold.audit.live import Follower
+from fedhold.audit.live import Follower, Scoreboard, round_line, sparkline
 from fedhold.audit.records import append
-from fedhold.audit.scoreboard import Scoreboard, round_line, sparkline
 from fedhold.cli.app import app
 
 COLOURS = re.compile(r"\x1b\[[\d;]*m")  # what the scoreboard itself may send to a terminal, beside moving the cursor

@@ -1,6 +1,25 @@
+"""Audits of deployed runs: what was done to every node in every round.
+
+A server appends one RoundRecord per round to a file. What leaves is the list of suspects, a page with its numbers as CSV
+(`report_audit`), and a live view in the terminal (`watch`). It may import `fedhold.report`, `fedhold.storage` and what lies
+below them, but no server framework and nothing of the laboratory.
+"""
+
 from fedhold.audit.live import watch
 from fedhold.audit.metrics import screened
-from fedhold.audit.page import find_audit, report_audit
-from fedhold.audit.records import NodeRecord, RoundRecord, append, told
+from fedhold.audit.page import report_audit
+from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, append, find_audit, read
+from fedhold.audit.suspects import Standing
 
-__all__ = ["NodeRecord", "RoundRecord", "append", "find_audit", "report_audit", "screened", "told", "watch"]
+__all__ = [
+    "STATUSES",
+    "NodeRecord",
+    "RoundRecord",
+    "Standing",
+    "append",
+    "find_audit",
+    "read",
+    "report_audit",
+    "screened",
+    "watch",
+]

@@ -1,40 +1,59 @@
-"""The heat map of an audit: nodes x rounds, weights as colours, and a mark for whoever had none.
+"""The heat map of an audit: nodes x rounds, weights as colours, and a mark in every cell that has no weight.
 
-The weights are a picture of one pixel per cell; the marks are paths above it, so that light and dark have their own colours.
+The weights are a picture of one pixel per cell. The marks are paths above it, so that a light and a dark page each have
+their own colours for them.
 """
 
 from __future__ import annotations
 
-import base64
 import string
-from collections.abc import Mapping, Sequence
-from html import escape
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.audit.records import RoundRecord
 from fedhold.audit.suspects import Seen, Standing, judge_round, short_names
-from fedhold.report import FULL, picture, round_numbers
+from fedhold.report import FULL, MOST_COLUMNS, MOST_ROWS, Block, Tick, column_ticks, data_uri, group_means, groups
 
-__all__ = ["MARKS", "Mark", "draw_ledger", "states"]
-
-MOST_NODES, MOST_COLUMNS = 500, 400  # more nobody sees; rounds are drawn together, nodes with little suspicion left out
 TALL, HIGHEST = 600, 20  # pixels: of the whole map, of one row
-READABLE = 12  # a row this high has its node's name beside it
-LETTERS = string.ascii_uppercase + string.ascii_lowercase[:15]  # a cell as one letter: a weight from 0 to FULL
-ABSENT, WEIGHED, UNWEIGHED, REJECTED, EVALUATION, QUARANTINED = range(6)
+READABLE = 12  # pixels: a row this high has its node's name beside it
+FEW = 60  # columns that have lines between them
+LETTERS = string.ascii_uppercase + string.ascii_lowercase[:15]  # each stands for a weight, from 0 to FULL
+ABSENT, WEIGHED, UNWEIGHED, REJECTED, EVALUATION, QUARANTINED = range(6)  # what became of a node in a round
 
 
-class Mark(NamedTuple):
-    """How a cell without a weight is drawn: its class and words, its letter, and the part of the cell it fills."""
+@dataclass(frozen=True)
+class Mark:
+    """How a cell without a weight is drawn.
+
+    name         its CSS class
+    words        what the key and the readout say
+    letter       which stands for it in the page's data
+    top, height  the part of the cell that it fills
+    """
 
     name: str
     words: str
     letter: str
     top: float = 0.0
     height: float = 1.0
+
+    @property
+    def box(self) -> str:
+        """The mark in a cell of its own, as the data of an SVG path."""
+        return self.boxes(np.ones((1, 1), np.bool_))
+
+    def boxes(self, cells: NDArray[np.bool_]) -> str:
+        """The mark in these cells, as the data of an SVG path: a box for each stretch of neighbours in a row."""
+        boxes = []
+        for row, marked in enumerate(cells):
+            edges = np.flatnonzero(np.diff(marked.astype(np.int8), prepend=0, append=0)).tolist()
+            for start, end in zip(edges[::2], edges[1::2], strict=True):
+                boxes.append(f"M{start} {row + self.top:g}H{end}v{self.height:g}H{start}z")
+        return "".join(boxes)
 
 
 MARKS = {
@@ -44,10 +63,118 @@ MARKS = {
     UNWEIGHED: Mark("unweighed", "took part, without a weight", "u"),
     ABSENT: Mark("absent", "not asked", ".", 0, 0),
 }
+KEPT = Mark("kept", "model kept", "")
 
 
-def states(rounds: Sequence[RoundRecord], nodes: Sequence[str]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """(nodes, rounds) what became of each node, and its weight in units of an equal share (NaN where it has none)."""
+@dataclass(frozen=True, eq=False)
+class States:
+    """What became of each node in each round.
+
+    codes    (nodes, rounds) ABSENT, WEIGHED, ...
+    shares   (nodes, rounds) weights in units of an equal share, NaN for nodes without one
+    """
+
+    codes: NDArray[np.int8]
+    shares: NDArray[np.float64]
+
+    def condensed(self, starts: NDArray[np.intp]) -> States:
+        """Each group of rounds as one: what happened most often to the node when it was asked, and its mean weight."""
+        if len(starts) == self.codes.shape[1]:
+            return self
+        counts = np.stack([np.add.reduceat(self.codes == kind, starts, axis=1, dtype=np.intp) for kind in range(1, 6)])
+        codes = np.where(counts.any(axis=0), 1 + counts.argmax(axis=0), ABSENT).astype(np.int8)
+        means = group_means(self.shares, starts, axis=1)
+        return States(codes, np.where(np.isin(codes, (WEIGHED, EVALUATION)), means, np.nan))
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text beside the rows of the map."""
+
+    text: str
+    height: float
+    is_suspect: bool
+
+
+@dataclass(frozen=True, eq=False)
+class NodeMap(Block):
+    """The map, laid out: the most suspicious node on top.
+
+    title    how many nodes, suspects and rounds there are, and what is left out
+    nodes    the ids of the rows
+    rounds   the numbers of the columns; the first round of each where several are drawn as one
+    states   of the cells
+    kept     whether the model was kept in each column
+    labels   of the rows
+    row      the height of a row, in pixels
+    """
+
+    template: ClassVar[str] = "node_map.html"
+    letters: ClassVar[str] = LETTERS
+    marks: ClassVar[tuple[Mark, ...]] = tuple(MARKS.values())
+    title: str
+    nodes: tuple[str, ...]
+    rounds: tuple[int, ...]
+    states: States
+    kept: NDArray[np.bool_]
+    labels: tuple[Label, ...]
+    row: float
+
+    @property
+    def columns(self) -> int:
+        return len(self.rounds)
+
+    @property
+    def height(self) -> float:
+        return self.row * len(self.nodes)
+
+    @property
+    def image(self) -> str:
+        return data_uri(self.states.shares)
+
+    @property
+    def cells(self) -> list[str]:
+        """A word for each node, a letter for each cell, for the page's script to read out."""
+        steps = np.round(np.clip(self.states.shares / FULL, 0, 1) * (len(LETTERS) - 1))
+        pairs = zip(self.states.codes.tolist(), np.nan_to_num(steps).astype(np.intp).tolist(), strict=True)
+        return [
+            "".join(LETTERS[step] if code == WEIGHED else MARKS[code].letter for code, step in zip(*row, strict=True))
+            for row in pairs
+        ]
+
+    @property
+    def paths(self) -> list[tuple[str, str]]:
+        """The marks in the map: CSS class and data of an SVG path."""
+        drawn = [(mark.name, mark.boxes(self.states.codes == code)) for code, mark in MARKS.items() if mark.height]
+        return [(name, path) for name, path in drawn if path]
+
+    @property
+    def kept_path(self) -> str:
+        return KEPT.boxes(self.kept[None])
+
+    @property
+    def gaps(self) -> str:
+        """Lines between rows and columns that are large enough, as the data of an SVG path."""
+        rows = [f"M0 {k}H{self.columns}" for k in range(1, len(self.nodes))] if self.row >= READABLE else []
+        columns = [f"M{k} 0V{len(self.nodes)}" for k in range(1, self.columns)] if self.columns <= FEW else []
+        return "".join([*rows, *columns])
+
+    @property
+    def ticks(self) -> tuple[Tick, ...]:
+        return column_ticks(self.rounds)
+
+    @property
+    def has_weights(self) -> bool:
+        return bool(np.isin(self.states.codes, (WEIGHED, EVALUATION)).any())
+
+    @property
+    def met(self) -> list[Mark]:
+        """The marks that occur."""
+        return [mark for code, mark in MARKS.items() if (self.states.codes == code).any()]
+
+
+def states(rounds: Sequence[RoundRecord], nodes: Sequence[str]) -> States:
+    """What became of these nodes, in this order, in the rounds."""
     codes = np.zeros((len(nodes), len(rounds)), np.int8)
     shares = np.full(codes.shape, np.nan)
     row = {node: k for k, node in enumerate(nodes)}
@@ -56,34 +183,24 @@ def states(rounds: Sequence[RoundRecord], nodes: Sequence[str]) -> tuple[NDArray
             codes[row[node], column] = _code(seen)
             if seen.share is not None and seen.status != "rejected":
                 shares[row[node], column] = seen.share
-    return codes, shares
+    return States(codes, shares)
 
 
-def draw_ledger(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> str:
-    """The map as one <figure>: the most suspicious node on top, a bar beside the suspects, the kept rounds marked."""
-    codes, shares = states(rounds, [one.node for one in ranked])
-    shown = ranked[:MOST_NODES]
-    starts = np.unique(np.linspace(0, len(rounds), min(len(rounds), MOST_COLUMNS), endpoint=False).astype(np.intp))
-    codes, shares = _together(codes[: len(shown)], shares[: len(shown)], starts)
-    kept = np.add.reduceat(np.array([record.outcome != "aggregated" for record in rounds]), starts, dtype=np.intp) > 0
-    firsts = [rounds[k].round for k in starts]
-    high = max(1.0, min(HIGHEST, TALL / len(shown)))
-    names = short_names([one.node for one in ranked])
-    every = f" Neighbours are drawn together, {len(rounds)} rounds as {len(starts)}." * (len(starts) < len(rounds))
-    fewer = f" Shown are the {len(shown)} most suspicious of {len(ranked)} nodes." * (len(shown) < len(ranked))
-    suspects = sum(one.is_suspect for one in ranked)
-    title = f"{len(ranked)} nodes, {suspects} of them suspects; {len(rounds)} round{'s' * (len(rounds) > 1)}."
-    strip = ""
-    if kept.any():
-        strip = f'<span class="side">model kept</span>{_sheet("strip", len(kept), 1, 8, _path("kept", kept[None]))}'
-    return (
-        f'<figure class="ledger" data-rounds="{" ".join(map(str, firsts))}"'
-        f' data-nodes="{escape(" ".join(one.node for one in shown))}" data-cells="{_letters(codes, shares)}"'
-        f' data-full="{FULL:g}" data-letters="{LETTERS}"'
-        f' data-marks="{";".join(mark.letter + mark.words for mark in MARKS.values())}">'
-        f'<figcaption>{title}{every}{fewer}</figcaption><div class="sheet">{strip}'
-        f"{_side(shown, names, high)}{_cells(title, codes, shares, high)}<span></span>{_rounds(firsts)}</div>"
-        f'<p class="note readout" aria-live="polite">Point at a cell to read it.</p>{_key(codes)}</figure>'
+def node_map(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> NodeMap:
+    """The map of the rounds, with the nodes in the order of `ranked`: suspects first."""
+    every = states(rounds, [one.node for one in ranked])
+    shown = ranked[:MOST_ROWS]
+    starts = groups(len(rounds), MOST_COLUMNS)
+    kept = np.array([record.outcome != "aggregated" for record in rounds])
+    row = max(1.0, min(HIGHEST, TALL / len(shown)))
+    return NodeMap(
+        title=_title(len(rounds), len(starts), ranked, len(shown)),
+        nodes=tuple(one.node for one in shown),
+        rounds=tuple(rounds[k].round for k in starts),
+        states=States(every.codes[: len(shown)], every.shares[: len(shown)]).condensed(starts),
+        kept=np.add.reduceat(kept, starts, dtype=np.intp) > 0,
+        labels=_labels(shown, short_names([one.node for one in ranked]), row),
+        row=row,
     )
 
 
@@ -97,102 +214,24 @@ def _code(seen: Seen) -> int:
     return UNWEIGHED if seen.share is None else WEIGHED
 
 
-def _together(
-    codes: NDArray[np.int8], shares: NDArray[np.float64], starts: NDArray[np.intp]
-) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """Neighbouring rounds as one column: what happened most often to those asked, and the mean weight."""
-    if len(starts) == codes.shape[1]:
-        return codes, shares
-    kinds = np.stack([np.add.reduceat(codes == kind, starts, axis=1, dtype=np.intp) for kind in range(1, 6)])
-    most = np.where(kinds.any(axis=0), 1 + kinds.argmax(axis=0), ABSENT).astype(np.int8)
-    counts = np.add.reduceat(~np.isnan(shares), starts, axis=1, dtype=np.intp)
-    sums = np.add.reduceat(np.nan_to_num(shares), starts, axis=1)
-    means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-    return most, np.where(np.isin(most, (WEIGHED, EVALUATION)), means, np.nan)
+def _title(rounds: int, columns: int, ranked: Sequence[Standing], shown: int) -> str:
+    suspects = sum(one.is_suspect for one in ranked)
+    title = f"{len(ranked)} nodes, {suspects} of them suspects; {rounds} round{'s' * (rounds > 1)}."
+    if columns < rounds:
+        title += f" Neighbours are drawn together, {rounds} rounds as {columns}."
+    if shown < len(ranked):
+        title += f" Shown are the {shown} most suspicious of {len(ranked)} nodes."
+    return title
 
 
-def _letters(codes: NDArray[np.int8], shares: NDArray[np.float64]) -> str:
-    """A word for each node, a letter for each cell, for the page's script to read out."""
-    steps = np.nan_to_num(np.round(np.clip(shares / FULL, 0, 1) * (len(LETTERS) - 1)), nan=0).astype(np.intp)
-    return " ".join(
-        "".join(LETTERS[step] if code == WEIGHED else MARKS[code].letter for code, step in zip(row, line, strict=True))
-        for row, line in zip(codes.tolist(), steps.tolist(), strict=True)
-    )
-
-
-def _cells(title: str, codes: NDArray[np.int8], shares: NDArray[np.float64], high: float) -> str:
-    nodes, columns = codes.shape
-    data = base64.b64encode(picture(shares)).decode("ascii")
-    image = (
-        f'<image class="heat sharp" width="{columns}" height="{nodes}" preserveAspectRatio="none"'
-        f' href="data:image/png;base64,{data}"/>'
-    )
-    marks = "".join(
-        _path(mark.name, codes == code, mark.top, mark.height) for code, mark in MARKS.items() if mark.height
-    )
-    lines = "".join(f"M0 {k}H{columns}" for k in range(1, nodes)) if high >= READABLE else ""
-    if columns <= 60:
-        lines += "".join(f"M{k} 0V{nodes}" for k in range(1, columns))
-    return _sheet("cells", columns, nodes, high * nodes, f'{image}{marks}<path class="gaps" d="{lines}"/>', title)
-
-
-def _sheet(name: str, columns: int, rows: int, high: float, inside: str, title: str = "") -> str:
-    """A drawing in units of cells, stretched to the room there is."""
-    label = f'role="img" aria-label="{escape(title)}"' if title else 'aria-hidden="true"'
-    return (
-        f'<svg class="{name}" {label} viewBox="0 0 {columns} {rows}" preserveAspectRatio="none"'
-        f' style="height:{high:g}px">{inside}</svg>'
-    )
-
-
-def _path(name: str, where: NDArray[np.bool_], top: float = 0.0, height: float = 1.0) -> str:
-    """A box for each stretch of neighbours."""
-    boxes = []
-    for row, cells in enumerate(where):
-        edges = np.flatnonzero(np.diff(cells.astype(np.int8), prepend=0, append=0)).tolist()
-        for start, end in zip(edges[::2], edges[1::2], strict=True):
-            boxes.append(f"M{start} {row + top:g}H{end}v{height:g}H{start}z")
-    return f'<path class="{name}" d="{"".join(boxes)}"/>' if boxes else ""
-
-
-def _side(shown: Sequence[Standing], names: Mapping[str, str], high: float) -> str:
-    """The names of the nodes, or words where the rows are too low for names."""
+def _labels(shown: Sequence[Standing], names: dict[str, str], row: float) -> tuple[Label, ...]:
+    """The name of each node; or, where rows are too low for that, a word for all suspects and one for all others."""
+    if row >= READABLE:
+        return tuple(Label(names[one.node], row, one.is_suspect) for one in shown)
     suspects = sum(one.is_suspect for one in shown)
-    if high >= READABLE:
-        parts = [(names[one.node], 1, one.is_suspect) for one in shown]
-    else:
-        parts = [("suspects", suspects, True), ("others", len(shown) - suspects, False)]
-    inside = "".join(
-        f'<span{" class=suspect" if suspect else ""} style="height:{count * high:g}px">'
-        f"{escape(word) if count * high >= READABLE else ''}</span>"
-        for word, count, suspect in parts
-        if count
+    both = (Label("suspects", suspects * row, True), Label("others", (len(shown) - suspects) * row, False))
+    return tuple(
+        label if label.height >= READABLE else Label("", label.height, label.is_suspect)
+        for label in both
+        if label.height
     )
-    return f'<div class="side">{inside}</div>'
-
-
-def _rounds(firsts: Sequence[int]) -> str:
-    """Numbers of rounds below their columns."""
-    count = len(firsts)
-    wanted = {0, *(int(k) - 1 for k in round_numbers(1, count, 5) if k == int(k) and (k - 1) * 12 >= count)}
-    marks = "".join(
-        f'<span style="left:{100 * (k + 0.5) / count:.2f}%">{firsts[k]}</span>'
-        for k in sorted(wanted)
-        if 0 <= k < count
-    )
-    return f'<div class="rounds">{marks}<b>round</b></div>'
-
-
-def _key(codes: NDArray[np.int8]) -> str:
-    """What the colours and the marks mean; only marks that occur."""
-    there = set(codes.ravel().tolist())
-    box = np.ones((1, 1), np.bool_)
-    items = "".join(
-        '<span><svg class="swatch" viewBox="0 0 1 1" preserveAspectRatio="none">'
-        f"{_path(mark.name, box, mark.top, mark.height)}</svg>{mark.words}</span>"
-        for code, mark in MARKS.items()
-        if code in there
-    )
-    ends = f"<span>weight 0</span><span>1: an equal share</span><span>{FULL:g} or more</span>"
-    scale = f'<div class="bar"></div><div class="ends">{ends}</div>' if there & {WEIGHED, EVALUATION} else ""
-    return f'{scale}<div class="key">{items}</div>'

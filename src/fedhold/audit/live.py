@@ -1,32 +1,48 @@
-"""fedhold watch: an audit as it grows, in the terminal."""
+"""fedhold watch: an audit as it grows, in the terminal.
+
+`watch` follows the file. A terminal gets the Scoreboard: the last round, its nodes, and the suspects. A pipe gets a line for
+each round. All texts that clients chose pass `visible` and are `Text`, never markup, so that they can neither move the cursor
+nor choose colours.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
-from fedhold.audit.page import find_audit
-from fedhold.audit.records import RoundRecord, read
-from fedhold.audit.scoreboard import Scoreboard, round_line
-from fedhold.report import visible
-
-__all__ = ["Follower", "watch"]
+from fedhold.audit.records import RoundRecord, find_audit, metric_series, number_of, read, rule_of
+from fedhold.audit.suspects import NOT_ASKED, Seen, Standing, judge_round, ranges, short_names, standings
+from fedhold.report import FULL, number, table_of, visible
 
 OTHER_LINES = 18  # of a screen, beside the nodes
 IDLE = 4  # times as long as reading and showing take, so that a long audit costs no more than a fifth of a core
+MOST_SAID = 400  # characters of a note, or of a part of a line
+STYLES = {"kept": "green", "clipped": "cyan", "dropped": "yellow", "rejected": "bold red", "quarantined": "magenta"}
+BAR = 8  # characters for a weight of FULL equal shares
+POINTS = 16  # of a sparkline
+MOST_METRICS, MOST_SUSPECTS = 6, 5
+TAKEN = 67  # columns of the screen that the table of nodes needs beside the reasons
+SPARKS = {True: "▁▂▃▄▅▆▇█", False: "_.-=+*%#"}  # for terminals with and without Unicode
+BLOCKS = {True: "█", False: "#"}
+
+
+# The file
 
 
 class Follower:
-    """The audit in a file that may not exist yet, grow, be cut short or be replaced: whatever it holds now.
+    """The audit in a file that may not exist yet, grow, be cut short or be replaced. It always holds the file's present state.
 
-    rounds    of its last run
-    notes     what its reader says of it: a line that is not whole, runs before the last
-    problem   what is wrong with it, where it is no audit
+    rounds    of the last run in the file
+    notes     what the reader says about the file: a line that is not whole, runs before the last
+    problem   what is wrong with the file, where it is no audit; else None
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,9 +72,12 @@ class Follower:
 
 
 def watch(path: Path, *, once: bool, every: float, console: Console) -> None:
-    """Show the audit now (`once`), or look every so many seconds and show what changed, until Ctrl-C.
+    """Show an audit as it grows, until Ctrl-C.
 
-    A terminal gets the scoreboard, anything else a line for each round.
+    path      the audit file, or a directory that holds one
+    once      whether to show the present state and return
+    every     seconds between two looks at the file
+    console   where to show it: a terminal gets the scoreboard, anything else a line for each round
     """
     follower = Follower(find_audit(path) or (path / "audit.jsonl" if path.is_dir() else path))
     if once:
@@ -87,15 +106,15 @@ def _live(follower: Follower, every: float, console: Console) -> None:
 
 
 def _log(follower: Follower, every: float, console: Console) -> None:
-    told: set[tuple[str, int, str]] = set()
+    printed: set[tuple[str, int, str]] = set()
     for changed in _looks(follower, every):
         for record in follower.rounds if changed else ():
             this = (record.run, record.round, record.time)
-            if this not in told:
-                told.add(this)
+            if this not in printed:
+                printed.add(this)
                 console.print(Text(round_line(record, console.encoding)), soft_wrap=True)
         if changed and follower.problem is not None:
-            console.print(Text(visible(follower.problem, 400, encoding=console.encoding)), soft_wrap=True)
+            console.print(Text(visible(follower.problem, MOST_SAID, encoding=console.encoding)), soft_wrap=True)
 
 
 def _looks(follower: Follower, every: float) -> Iterator[bool]:
@@ -109,9 +128,156 @@ def _looks(follower: Follower, every: float) -> Iterator[bool]:
 def _screen(follower: Follower, console: Console, height: int | None = None) -> RenderableType:
     """The scoreboard, or why there is none yet; cut to `height` lines."""
     if follower.problem is not None:
-        return Text(visible(follower.problem, 400, encoding=console.encoding), "red")
+        return Text(visible(follower.problem, MOST_SAID, encoding=console.encoding), "red")
     if not follower.rounds:
         there = "holds no finished round yet" if follower.path.exists() else "is not there yet"
-        return Text(visible(f"{follower.path} {there}.", 400, encoding=console.encoding))
+        return Text(visible(f"{follower.path} {there}.", MOST_SAID, encoding=console.encoding))
     rows = None if height is None else max(4, height - OTHER_LINES)
     return Scoreboard(follower.rounds, follower.notes, console.encoding, rows)
+
+
+# What is shown
+
+
+@dataclass(frozen=True)
+class Scoreboard:
+    """What is known of a run, for rich to print.
+
+    rounds     of the run
+    notes      lines below the rest
+    encoding   of the terminal, which decides the characters that can be shown
+    rows       how many nodes to show; None for all
+    """
+
+    rounds: Sequence[RoundRecord]
+    notes: Sequence[str] = ()
+    encoding: str = "utf-8"
+    rows: int | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self._head()
+        yield self._nodes(self._ranked, options.max_width - TAKEN)
+        yield from self._suspects(self._ranked)
+        yield from map(self._soft, self.notes)
+
+    @cached_property
+    def _ranked(self) -> list[Standing]:
+        return standings(self.rounds)
+
+    @property
+    def _drawn(self) -> bool:
+        return self.encoding.lower().startswith("utf")
+
+    def _say(self, text: object, most: int = 160) -> str:
+        return visible(text, most, encoding=self.encoding)
+
+    def _soft(self, text: str) -> Text:
+        return Text(self._say(text, MOST_SAID), style="dim")
+
+    def _head(self) -> Iterable[Text]:
+        last = self.rounds[-1]
+        kept = [record.round for record in self.rounds if record.outcome != "aggregated"]
+        outcome = ("aggregated", "green") if last.outcome == "aggregated" else ("model kept", "bold red")
+        yield Text("   ").join(
+            [
+                Text(f"Round {last.round}", "bold"),
+                Text(self._say(rule_of(last))),
+                Text(*outcome),
+                *(Text(self._say(fact)) for fact in _facts(last)),
+                Text(self._say(last.time), "dim"),
+            ]
+        )
+        if last.outcome != "aggregated" and last.note:
+            yield Text(self._say(last.note), "red")
+        if kept:
+            yield Text(f"Model kept in {len(kept)} of {len(self.rounds)} rounds: {ranges(kept)}")
+        yield from self._metrics()
+
+    def _metrics(self) -> Iterable[Text]:
+        series = metric_series(self.rounds)
+        lines = [
+            (phase, name, list(line.values())) for name, phases in series.items() for phase, line in phases.items()
+        ]
+        shown = [
+            Text.assemble(
+                f"{self._say(phase, 12)} {self._say(name, 30)} ",
+                (number(values[-1]), "bold"),
+                " ",
+                (sparkline(values[-POINTS:], SPARKS[self._drawn]), "cyan"),
+            )
+            for phase, name, values in lines[:MOST_METRICS]
+        ]
+        more = [self._soft(f"and {len(lines) - MOST_METRICS} more")] * (len(lines) > MOST_METRICS)
+        if shown:
+            yield Text("   ").join([*shown, *more])
+
+    def _nodes(self, ranked: Sequence[Standing], room: int) -> Table:
+        seen = judge_round(self.rounds[-1])
+        names = short_names([one.node for one in ranked])
+        table = table_of(
+            *("node", "status", "weight", "rejected", "held down", "reason"), numbers=("rejected", "held down")
+        )
+        for one in ranked[: self.rows]:
+            table.add_row(Text(self._say(names[one.node])), *self._cells(one, seen.get(one.node), max(8, room)))
+        return table
+
+    def _cells(self, one: Standing, now: Seen | None, room: int) -> Iterable[Text]:
+        status, share = (NOT_ASKED, None) if now is None else (now.status, now.share)
+        held = now is not None and now.held and status != "rejected"
+        style = "yellow" if held else STYLES.get(status, "dim")
+        bar = BLOCKS[self._drawn] * round(BAR * min(1.0, (share or 0.0) / FULL))
+        rejected = one.rejected + one.bad_evaluations
+        yield Text(self._say(status), style)
+        yield Text("   -" if share is None else f"{share:.2f} {bar.ljust(BAR)}", style)
+        yield Text(str(rejected), "" if rejected else "dim")
+        yield Text(f"{one.held}/{one.asked}", "bold red" if one.is_suspect else "dim")
+        yield Text("" if now is None else self._say("; ".join(now.reasons), room))
+
+    def _suspects(self, ranked: Sequence[Standing]) -> Iterable[Text]:
+        if self.rows is not None and len(ranked) > self.rows:
+            yield self._soft(f"and {len(ranked) - self.rows} nodes more")
+        suspects = [one for one in ranked if one.is_suspect]
+        yield Text(f"Suspects: {len(suspects)} of {len(ranked)} nodes", "bold")
+        for one in suspects if self.rows is None else suspects[:MOST_SUSPECTS]:
+            why = f": {self._say(one.reasons[0][0])}" if one.reasons else ""
+            said = f"  {self._say(one.node)}  held down in {one.held} of {one.asked} rounds{why}"
+            yield Text(said, no_wrap=self.rows is not None, overflow="crop")
+
+
+def sparkline(values: Sequence[float], steps: str) -> str:
+    """Numbers as a row of characters; the first of `steps` stands for the least number, the last for the largest.
+
+    >>> sparkline([0.0, 1.0, 2.0], "_-#")
+    '_-#'
+    """
+    low, high = min(values), max(values)
+    room = high / 2 - low / 2  # halves: the difference of the largest floats overflows
+    return "".join(steps[round((value / 2 - low / 2) / room * (len(steps) - 1)) if room > 0 else 0] for value in values)
+
+
+def round_line(record: RoundRecord, encoding: str = "utf-8") -> str:
+    """One round as one line of plain text, for a log."""
+    seen = judge_round(record)
+    names = short_names(list(seen))
+    held = [f"{names[one.node]} ({'; '.join(one.reasons) or one.status})" for one in seen.values() if one.held]
+    outcome = (
+        "aggregated" if record.outcome == "aggregated" else f"model kept: {record.note or 'no reason was written'}"
+    )
+    metrics = [
+        f"{phase} {name} {number(line[record.round])}"
+        for name, phases in metric_series([record]).items()
+        for phase, line in phases.items()
+    ]
+    parts = [f"round {record.round}", rule_of(record), outcome, *_facts(record), *metrics[:MOST_METRICS]]
+    parts.append(f"held down {len(held)} of {len(seen)}" + (f": {', '.join(held)}" if held else ""))
+    return "  ".join(visible(part, MOST_SAID, encoding=encoding) for part in parts)
+
+
+def _facts(record: RoundRecord) -> Iterable[str]:
+    """Radius and seconds of a round, as far as they are known."""
+    if record.certificate:
+        radius = number_of(record.certificate.get("radius"))
+        yield f"radius {'not proven' if radius is None else number(radius)} (f = {record.certificate.get('f')})"
+    seconds = [number_of(record.seconds.get(part)) for part in ("round", "aggregation")]
+    if seconds[0] is not None:
+        yield f"{number(seconds[0])} s" + ("" if seconds[1] is None else f" (aggregation {number(seconds[1])} s)")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhold.audit.records import told
+from fedhold.report import one_line
 
 __all__ = ["screened"]
 
@@ -32,7 +32,7 @@ def screened(metrics: Mapping[int, Metrics]) -> dict[int, str]:
     for node, own in metrics.items():
         odd = [key for key, value in own.items() if not all(map(math.isfinite, _values(value)))]
         if odd:
-            reasons[node] = f"metric {told(repr(odd[0]))} is not finite"
+            reasons[node] = f"metric {one_line(repr(odd[0]))} is not finite"
     forms = {node: _form(own) for node, own in metrics.items() if node not in reasons}
     if not forms:
         return reasons
@@ -47,7 +47,7 @@ def screened(metrics: Mapping[int, Metrics]) -> dict[int, str]:
         limit = FAR * max(float(np.median(list(sizes.values()))), 1.0)
         for node, size in sizes.items():
             if size > limit:
-                reasons.setdefault(node, f"metric {told(repr(key))} is {size:g}, beyond {limit:g}")
+                reasons.setdefault(node, f"metric {one_line(repr(key))} is {size:g}, beyond {limit:g}")
     return dict(sorted(reasons.items()))
 
 
@@ -63,10 +63,10 @@ def _form(metrics: Metrics) -> Form:
 def _difference(own: Mapping[str, int], usual: Mapping[str, int]) -> str:
     for key in usual:
         if key not in own:
-            return f"metrics miss {told(repr(key))}"
+            return f"metrics miss {one_line(repr(key))}"
     for key in own:
         if key not in usual:
-            return f"metrics have an extra {told(repr(key))}"
+            return f"metrics have an extra {one_line(repr(key))}"
     key = next(key for key in own if own[key] != usual[key])
     sizes = ("one number" if n < 0 else f"a list of {n}" for n in (own[key], usual[key]))
-    return "metric {} is {}, expected {}".format(told(repr(key)), *sizes)
+    return "metric {} is {}, expected {}".format(one_line(repr(key)), *sizes)

@@ -1,76 +1,83 @@
 """The report of an audit: one HTML file that needs nothing else, and its numbers as CSV.
 
-Reasons, metric names and claims are texts that clients chose. They pass `visible` on their way to the page, where they are
-escaped like all text. No figures are drawn as PNG: matplotlib reads formulas in texts.
+Reasons, metric names and claims are texts that clients chose. They pass `visible` on their way to the page, whose templates
+escape them like all text, and `quoted` on their way to CSV files. There are no PNG files: matplotlib would read formulas in
+the texts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from fedhold.audit.heatmap import draw_ledger
-from fedhold.audit.numbers import (
-    CLAIM,
-    REASONS,
+from fedhold.audit.heatmap import node_map
+from fedhold.audit.records import (
+    NodeRecord,
+    RoundRecord,
     Series,
-    claims_table,
     metric_series,
+    number_of,
     radius_series,
+    read,
     rule_of,
     seconds_series,
-    standings_table,
-    tables,
 )
-from fedhold.audit.records import RoundRecord, read
-from fedhold.audit.suspects import RULE, Standing, ranges, standings
-from fedhold.report import Chart, Curve, draw, pages, visible, write_tables
+from fedhold.audit.suspects import RULE, Standing, judge_round, ranges, standings
+from fedhold.report import (
+    Block,
+    Cards,
+    Chart,
+    Curve,
+    Folded,
+    Heading,
+    Paragraph,
+    Section,
+    Table,
+    draw,
+    page,
+    quoted,
+    visible,
+    write_tables,
+)
 from fedhold.storage import write_whole
 
-__all__ = ["find_audit", "report_audit", "write_audit"]
-
 HEAT = (
-    "Each row is a node, the most suspicious on top, each column a round. The colour is the node's weight in the aggregate, 1 "
-    "being an equal share among the admitted. A bar beside its name marks a suspect."
+    "Each row is a node, the most suspicious on top, and each column a round. The colour is the node's weight in the "
+    "aggregate; 1 is an equal share among the admitted nodes. A bar beside its name marks a suspect."
 )
 RADIUS = (
-    "How far f nodes, whoever they are, can at most have moved the aggregate of a round, proven from what the server received. "
-    "There is no line where nothing could be proven."
+    "The radius bounds how far any f nodes can have moved the aggregate of a round. It is proven from what the server "
+    "received. There is no line where nothing could be proven."
 )
 CLAIMS = (
-    "Sample counts that were not taken as the nodes claimed them: what is above the cap counts as the cap, and a reply whose "
-    "claim is no positive number is rejected."
+    "These sample counts were not taken as the nodes claimed them: a count above the cap counts as the cap, and a reply whose "
+    "count is no positive number is rejected."
 )
-BLIND = "The rule gives no weights, so only rejections count here: a node that lies in good form is not seen."
+BLIND = "The rule gives no weights, so only rejections count here: a lie in the right form goes unseen."
 MOST_CHARTS = 12  # a client that invents metrics must not fill the page; the CSV file has them all
+MOST_ROWS = 200  # of a table in the page, for the same reason
 NAMED = 5  # suspects in the head of the page
-MOST_ROWS = 200  # of a table in the page, likewise
+REASONS = "most frequent reasons"
+CLAIM = "largest or strangest claim"
 
-
-def find_audit(path: Path) -> Path | None:
-    """The audit that a path names: a file, or the only *.jsonl of a directory without results; None where there is none."""
-    if path.is_file():
-        return path
-    if not path.is_dir() or (path / "results").is_dir():
-        return None
-    found = sorted(path.glob("*.jsonl"))
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise ValueError(f"{path} holds {len(found)} audits: {names}. Name one of them.")
-    return found[0] if found else None
+Safe = Callable[[object], str]  # how a table writes a client's text: `visible` or `quoted`
 
 
 def report_audit(audit: Path, out: Path | None = None) -> tuple[Path, list[Standing]]:
-    """Write the report of an audit file into `out`, or beside it; return the path of the page, and the suspects."""
+    """Write the report of an audit file; return the path of the page, and the suspects.
+
+    audit   the file that a strategy wrote
+    out     the directory for report.html and numbers/*.csv; the directory of the audit by default
+    """
     notes: list[str] = []
     rounds = read(audit, notes.append)
     if not rounds:
         raise ValueError(f"{audit} holds no finished round yet. Follow it with: fedhold watch {audit}")
-    page = write_audit(audit.parent if out is None else out, rounds, title=f"Audit of {audit.name}", notes=notes)
-    return page, [one for one in standings(rounds) if one.is_suspect]
+    path = write_audit(audit.parent if out is None else out, rounds, title=f"Audit of {audit.name}", notes=notes)
+    return path, [one for one in standings(rounds) if one.is_suspect]
 
 
 def write_audit(directory: Path, rounds: Sequence[RoundRecord], *, title: str, notes: Iterable[str] = ()) -> Path:
@@ -80,18 +87,21 @@ def write_audit(directory: Path, rounds: Sequence[RoundRecord], *, title: str, n
     labels = dict.fromkeys(line.label for chart in [*metrics, *below] for line in chart.curves)
     order = {label: k for k, label in enumerate(labels)}
     sections = [
-        pages.Section("Summary", _summary(rounds, ranked, notes)),
-        pages.Section("Who was held down", pages.paragraph(HEAT) + draw_ledger(rounds, ranked) if ranked else ""),
-        pages.Section("Suspects", _suspects(ranked)),
-        pages.Section("Metrics", _metrics(metrics, order)),
-        pages.Section("Certificate and time", _proven(rounds) + pages.cards(draw(chart, order) for chart in below)),
-        pages.Section("Claims", _claims(rounds)),
-        pages.Section("Files", pages.paragraph("Beside this page: the numbers in numbers/*.csv.")),
+        Section("Summary", _summary(rounds, ranked, notes)),
+        Section("Who was held down", [Paragraph(HEAT), node_map(rounds, ranked)] if ranked else []),
+        Section("Suspects", _suspects(ranked)),
+        Section("Metrics", _metrics(metrics, order)),
+        Section("Certificate and time", [_proven(rounds), *_cards(below, order)]),
+        Section("Claims", _claims(rounds)),
+        Section("Files", [Paragraph("Beside this page: the numbers in numbers/*.csv.")]),
     ]
     path = Path(directory) / "report.html"
-    write_whole(path, pages.page(title, _head(rounds, ranked), sections).encode())
+    write_whole(path, page(title, _head(rounds, ranked), sections).encode())
     write_tables(path.parent / "numbers", [table for table in tables(rounds, ranked) if table.rows])
     return path
+
+
+# The page
 
 
 def _head(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> str:
@@ -101,7 +111,7 @@ def _head(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> str:
     return f"{len(rounds)} round{'s' * (len(rounds) != 1)}, {len(ranked)} nodes. Suspects: {who}."
 
 
-def _summary(rounds: Sequence[RoundRecord], ranked: Sequence[Standing], notes: Iterable[str]) -> str:
+def _summary(rounds: Sequence[RoundRecord], ranked: Sequence[Standing], notes: Iterable[str]) -> list[Block]:
     why: dict[str, list[int]] = {}
     for record in rounds:
         if record.outcome != "aggregated":
@@ -118,45 +128,53 @@ def _summary(rounds: Sequence[RoundRecord], ranked: Sequence[Standing], notes: I
         ("model kept", f"in {kept} of {len(rounds)} rounds"),
         ("run", visible(rounds[-1].run)),
     ]
-    rows = [(ranges(when), reason) for reason, when in why.items()]
-    table = (
-        pages.heading("Rounds in which the model was kept") + pages.table(("rounds", "why"), rows, long=["why"])
-        if rows
-        else ""
-    )
-    return "".join(pages.paragraph(visible(note)) for note in notes) + pages.table(("", ""), facts) + table
+    blocks: list[Block] = [*(Paragraph(visible(note)) for note in notes), Table("summary", ("", ""), facts)]
+    if why:
+        rows = [(ranges(when), reason) for reason, when in why.items()]
+        title = "Rounds in which the model was kept"
+        blocks += [Heading(title), Table(title, ("rounds", "why"), rows, long=["why"])]
+    return blocks
 
 
-def _suspects(ranked: Sequence[Standing]) -> str:
+def _suspects(ranked: Sequence[Standing]) -> list[Block]:
     suspects, others = ([one for one in ranked if one.is_suspect is wanted] for wanted in (True, False))
-    found = _standings(suspects) if suspects else pages.paragraph("Nobody.")
-    rest = pages.folded(f"The other {len(others)} nodes", _standings(others)) if others else ""
-    blind = pages.paragraph(BLIND) if not any(one.share for one in ranked) else ""
-    return pages.paragraph(RULE) + blind + found + rest
+    blocks: list[Block] = [Paragraph(RULE)]
+    if not any(one.share for one in ranked):
+        blocks.append(Paragraph(BLIND))
+    blocks += _standings(suspects) if suspects else [Paragraph("Nobody.")]
+    if others:
+        blocks.append(Folded(f"The other {len(others)} nodes", _standings(others)))
+    return blocks
 
 
-def _standings(ranked: Sequence[Standing]) -> str:
-    table = standings_table(ranked[:MOST_ROWS], visible)
-    more = f"And {len(ranked) - MOST_ROWS} more in numbers/suspects.csv."
-    return pages.table(table.header, table.rows, long=[REASONS]) + pages.paragraph(more) * (len(ranked) > MOST_ROWS)
+def _standings(ranked: Sequence[Standing]) -> list[Block]:
+    blocks: list[Block] = [standings_table(ranked[:MOST_ROWS], visible)]
+    if len(ranked) > MOST_ROWS:
+        blocks.append(Paragraph(f"And {len(ranked) - MOST_ROWS} more in numbers/suspects.csv."))
+    return blocks
 
 
-def _metrics(charts: Sequence[Chart], order: Mapping[str, int]) -> str:
-    more = pages.paragraph(f"The first {MOST_CHARTS} of {len(charts)}; all are in numbers/metrics.csv.")
-    return more * (len(charts) > MOST_CHARTS) + pages.cards(draw(chart, order) for chart in charts[:MOST_CHARTS])
+def _metrics(charts: Sequence[Chart], order: Mapping[str, int]) -> list[Block]:
+    blocks = _cards(charts[:MOST_CHARTS], order)
+    if len(charts) > MOST_CHARTS:
+        blocks.insert(0, Paragraph(f"The first {MOST_CHARTS} of {len(charts)}; all are in numbers/metrics.csv."))
+    return blocks
 
 
-def _proven(rounds: Sequence[RoundRecord]) -> str:
+def _proven(rounds: Sequence[RoundRecord]) -> Block:
     if not any(record.certificate for record in rounds):
-        return pages.paragraph("This rule proves no radius; plain huber does.")
-    return pages.paragraph(f"{RADIUS} Proven in {len(radius_series(rounds))} of {len(rounds)} rounds.")
+        return Paragraph("This rule proves no radius; plain huber does.")
+    return Paragraph(f"{RADIUS} Proven in {len(radius_series(rounds))} of {len(rounds)} rounds.")
 
 
-def _claims(rounds: Sequence[RoundRecord]) -> str:
-    table = claims_table(rounds, visible)
-    return (
-        pages.paragraph(CLAIMS) + pages.table(table.header, table.rows[:MOST_ROWS], long=[CLAIM]) if table.rows else ""
-    )
+def _claims(rounds: Sequence[RoundRecord]) -> list[Block]:
+    table = claims_table(rounds, visible, most=MOST_ROWS)
+    return [Paragraph(CLAIMS), table] if table.rows else []
+
+
+def _cards(charts: Iterable[Chart], order: Mapping[str, int]) -> list[Block]:
+    drawings = [draw(chart, order) for chart in charts]
+    return [Cards(drawings)] if drawings else []
 
 
 def _metric_charts(rounds: Sequence[RoundRecord]) -> list[Chart]:
@@ -167,15 +185,18 @@ def _other_charts(rounds: Sequence[RoundRecord]) -> list[Chart]:
     """The radius and the seconds of each round, as far as there are any."""
     fs = ranges(int(record.certificate["f"]) for record in rounds if record.certificate)
     parts = {part: line for part in ("round", "aggregation") if (line := seconds_series(rounds, part))}
-    radius = _chart(f"Radius for f = {fs}", "radius", {"radius": radius_series(rounds)}, rounds)
-    times = _chart("Seconds per round", "seconds", parts, rounds, log=True)
-    return [radius] * bool(fs) + [times] * bool(parts)
+    charts = []
+    if fs:
+        charts.append(_chart(f"Radius for f = {fs}", "radius", {"radius": radius_series(rounds)}, rounds))
+    if parts:
+        charts.append(_chart("Seconds per round", "seconds", parts, rounds, log=True))
+    return charts
 
 
 def _chart(
     title: str, metric: str, lines: Mapping[str, Series], rounds: Sequence[RoundRecord], *, log: bool = False
 ) -> Chart:
-    """Curves by round; there are no seeds in the world outside."""
+    """Curves by round; a deployed run has no seeds."""
     curves = []
     for name, line in lines.items():
         values = np.full((1, rounds[-1].round), np.nan)
@@ -183,3 +204,113 @@ def _chart(
             values[0, when - 1] = value
         curves.append(Curve(visible(name, 60), (), values))
     return Chart(title, metric, tuple(curves), log)
+
+
+# The tables
+
+
+def tables(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> list[Table]:
+    """The tables for CSV files: rounds, what became of every node in each, suspects, metrics, and claims."""
+    every = standings_table(ranked, quoted)
+    flags = [(one.is_suspect, *row) for one, row in zip(ranked, every.rows, strict=True)]
+    return [
+        _rounds_table(rounds),
+        _nodes_table(rounds),
+        Table("suspects", ("suspect", *every.header), flags),
+        _metrics_table(rounds),
+        claims_table(rounds, quoted),
+    ]
+
+
+def standings_table(ranked: Iterable[Standing], safe: Safe) -> Table:
+    """A row for each node, in the given order. The mean weight is in units of an equal share."""
+    header = (
+        *("node", REASONS, "suspicion", "asked", "held down", "rejected", "clipped", "dropped", "bad evaluations"),
+        *("quarantine", "mean weight", "last asked", "last good"),
+    )
+    rows = [
+        (
+            *(safe(one.node), "; ".join(f"{safe(reason)} ({count} x)" for reason, count in one.reasons), one.suspicion),
+            *(one.asked, one.held, one.rejected, one.clipped, one.dropped, one.bad_evaluations),
+            *(one.quarantined, one.share, one.last_asked, one.last_good),
+        )
+        for one in ranked
+    ]
+    return Table("nodes in all", header, rows, long=[REASONS])
+
+
+def claims_table(rounds: Sequence[RoundRecord], safe: Safe, most: int | None = None) -> Table:
+    """Nodes whose claimed sample counts were not taken as they came, each with its claim that was furthest off.
+
+    The nodes with the most such rounds come first; `most` limits their number.
+    """
+    found: dict[str, list[tuple[int, NodeRecord]]] = {}
+    for record in rounds:
+        for row in record.nodes:
+            if row.claimed is not None and row.claimed != row.samples:
+                found.setdefault(row.node, []).append((record.round, row))
+    header = ("node", "rounds", "first", "last", CLAIM, "counted as")
+    rows: list[tuple[object, ...]] = []
+    for node, times in sorted(found.items(), key=lambda item: -len(item[1]))[:most]:
+        worst = max((row for _, row in times), key=_strangeness)
+        claim = safe(worst.claimed) if isinstance(worst.claimed, str) else number_of(worst.claimed)
+        counted = "rejected" if worst.status == "rejected" else worst.samples
+        rows.append((safe(node), len(times), times[0][0], times[-1][0], claim, counted))
+    return Table("claims", header, rows, long=[CLAIM])
+
+
+def _strangeness(row: NodeRecord) -> tuple[bool, float]:
+    return (True, 0.0) if isinstance(row.claimed, str) else (False, abs(number_of(row.claimed) or 0.0))
+
+
+def _rounds_table(rounds: Iterable[RoundRecord]) -> Table:
+    header = (
+        *("round", "time", "run", "rule", "outcome", "note", "nodes", "held down", "converged", "iterations"),
+        *("certificate f", "certificate radius", "seconds", "seconds of aggregation"),
+    )
+    rows = []
+    for record in rounds:
+        seen = judge_round(record).values()
+        proof = record.certificate or {}
+        rule, note = quoted(rule_of(record)), quoted(record.note or "")
+        rows.append(
+            (
+                *(record.round, record.time, record.run, rule, record.outcome, note),
+                *(len(seen), sum(one.held for one in seen), record.converged, record.iterations),
+                *(proof.get("f"), proof.get("radius"), record.seconds.get("round"), record.seconds.get("aggregation")),
+            )
+        )
+    return Table("rounds", header, rows)
+
+
+def _nodes_table(rounds: Iterable[RoundRecord]) -> Table:
+    header = (
+        *("round", "node", "phase", "status", "reason", "distance", "threshold", "weight", "equal shares"),
+        *("held down", "claimed", "samples"),
+    )
+    rows = []
+    for record in rounds:
+        seen = judge_round(record)
+        for row in record.nodes:
+            one = seen[row.node]
+            claimed = quoted(row.claimed) if isinstance(row.claimed, str) else row.claimed
+            rows.append(
+                (
+                    *(record.round, quoted(row.node), row.phase, row.status, quoted(row.reason or "")),
+                    *(row.distance, row.threshold, row.weight, one.share if row.phase == "train" else None),
+                    *(one.held, claimed, row.samples),
+                )
+            )
+    return Table("nodes", header, rows)
+
+
+def _metrics_table(rounds: Sequence[RoundRecord]) -> Table:
+    series = metric_series(rounds)
+    rows = [
+        (record.round, quoted(phase), quoted(name), line[record.round])
+        for record in rounds
+        for name, phases in series.items()
+        for phase, line in phases.items()
+        if record.round in line
+    ]
+    return Table("metrics", ("round", "phase", "metric", "value"), rows)

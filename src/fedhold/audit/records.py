@@ -1,4 +1,7 @@
-"""The audit of a deployed run: one JSON line per round, appended, that says what was done to every node."""
+"""The audit of a deployed run: one JSON line per round, appended, that says what was done to every node.
+
+First how rounds are written and read, then what can be read from them by round: the rule, metrics, radius and seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,33 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FORMAT", "STATUSES", "NodeRecord", "RoundRecord", "append", "read", "told"]
+from fedhold.report import visible
 
 FORMAT = 1
-LONGEST = 200  # characters of a client's own words
 STATUSES = ("kept", "clipped", "dropped", "rejected", "quarantined")
+
+Series = Mapping[int, float]  # round -> value
 
 
 @dataclass(frozen=True)
 class NodeRecord:
     """What was done to one node in one round.
 
-    node       its id, as decimal text: 64 bits do not survive JavaScript
+    node       its id, as decimal text: JavaScript cannot hold an integer of 64 bits
     phase      "train", or "evaluate": only nodes that failed there have such a row
     status     one of STATUSES
-    weight     its share of the aggregate (None for column rules, and for those who never had one)
-    claimed    the n_i it claimed, or the text of what it sent instead
-    samples    the n_i it was given, after the cap
+    reason     why, where the status has a reason
+    distance   of its update to the aggregate
+    threshold  the distance from which on the rule clipped its update
+    weight     its share of the aggregate (None for column rules, and for nodes that were not aggregated)
+    claimed    the number of samples it claimed, or the text of what it sent instead
+    samples    the number of samples it was given, after the cap
     """
 
     node: str
@@ -46,7 +54,11 @@ class RoundRecord:
     """One round: what came out of it, and one row per node that was asked, or left out by a quarantine.
 
     run           the same for all rounds of a run, also after it was resumed
+    round         its number, from 1
+    time          when it ended, as ISO 8601
+    rule          the aggregation rule, and its `parameters`
     outcome       "aggregated", or "kept": the model stayed as it was, and `note` says why
+    converged     whether the rule converged, and in how many `iterations`; None for rules that do not iterate
     certificate   {"f": ..., "radius": ... or None}; None for rules without one
     seconds       {"round": ..., "aggregation": ...}
     metrics       {"train": {...}, "evaluate": {...}, "server": {...}}, each as far as there were any
@@ -74,7 +86,7 @@ def append(path: Path, record: RoundRecord) -> None:
     with path.open("ab+") as file:
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # whoever wrote before us was killed in the middle of a line
+            if file.read(1) != b"\n":  # the process that wrote before was killed in the middle of a line
                 line = "\n" + line
         file.write(line.encode("utf-8", errors="replace") + b"\n")
         file.flush()
@@ -84,10 +96,13 @@ def append(path: Path, record: RoundRecord) -> None:
 def read(path: Path, tell: Callable[[str], None] | None = None) -> list[RoundRecord]:
     """The rounds of the last run in the file, in order; of a round that is there twice, the later line.
 
-    A line that was not written to its end is skipped; `tell` gets a sentence about it, and about runs before the last one
-    (without it, they go to the log). A file of another kind, or of a later format, is a ValueError.
+    path   the audit file
+    tell   is called with a sentence about each line that was not written to its end, and is skipped, and about runs
+           before the last one; by default these sentences go to the log
+
+    A file of another kind, or of a later format, is a ValueError.
     """
-    told = logging.getLogger("fedhold").warning if tell is None else tell
+    warn = logging.getLogger("fedhold").warning if tell is None else tell
     rounds: list[RoundRecord] = []
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -96,20 +111,33 @@ def read(path: Path, tell: Callable[[str], None] | None = None) -> list[RoundRec
         try:
             row = json.loads(line)
         except ValueError:
-            torn = number == len(lines) or line.startswith(b'{"format"')  # a resumed run goes on below a torn line
-            if not torn:
+            # The last line may still be being written, and a run that was killed and resumed goes on below a torn line.
+            if number != len(lines) and not line.startswith(b'{"format"'):
                 raise ValueError(
                     f"{path}, line {number}, is not JSON: no audit. Pass the file a strategy wrote."
                 ) from None
-            told(f"{path}: line {number} was not written to its end, and is left out.")
+            warn(f"{path}: line {number} was not written to its end, and is left out.")
             continue
         rounds.append(_round(row, path, number))
     if not rounds:
         return []
     last = [record for record in rounds if record.run == rounds[-1].run]
     if len({record.run for record in rounds}) > 1:
-        told(f"{path} holds {len({record.run for record in rounds})} runs; this is the last of them.")
+        warn(f"{path} holds {len({record.run for record in rounds})} runs; this is the last of them.")
     return sorted({record.round: record for record in last}.values(), key=lambda record: record.round)
+
+
+def find_audit(path: Path) -> Path | None:
+    """The audit that a path names: a file, or the only *.jsonl of a directory without results; None where there is none."""
+    if path.is_file():
+        return path
+    if not path.is_dir() or (path / "results").is_dir():
+        return None
+    found = sorted(path.glob("*.jsonl"))
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        raise ValueError(f"{path} holds {len(found)} audits: {names}. Name one of them.")
+    return found[0] if found else None
 
 
 def _round(row: Any, path: Path, number: int) -> RoundRecord:
@@ -127,7 +155,7 @@ def _round(row: Any, path: Path, number: int) -> RoundRecord:
 
 
 def _finite(value: Any) -> Any:
-    """`value` for JSON: null for what is not finite."""
+    """`value` for JSON: null for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {str(key): _finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -137,7 +165,46 @@ def _finite(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def told(words: object) -> str:
-    """A client's words on one line, and not too many."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in str(words)[: 4 * LONGEST]).split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+# What rounds hold
+
+
+def rule_of(record: RoundRecord) -> str:
+    """The rule with its parameters, as one would write it."""
+    given = ", ".join(f"{name}={value}" for name, value in record.parameters.items())
+    return visible(f"{record.rule}({given})" if given else record.rule)
+
+
+def metric_series(rounds: Iterable[RoundRecord]) -> dict[str, dict[str, Series]]:
+    """Every metric that is a number: its name -> phase -> round -> value. Clients chose the names."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for record in rounds:
+        for phase, metrics in record.metrics.items():
+            for name, value in metrics.items():
+                if (number := number_of(value)) is not None:
+                    found.setdefault(name, {}).setdefault(phase, {})[record.round] = number
+    return {name: {**phases} for name, phases in found.items()}
+
+
+def radius_series(rounds: Iterable[RoundRecord]) -> Series:
+    """The radius of every round that has one."""
+    return _numbers((record.round, (record.certificate or {}).get("radius")) for record in rounds)
+
+
+def seconds_series(rounds: Iterable[RoundRecord], part: str) -> Series:
+    """How long a part of every round took."""
+    return _numbers((record.round, record.seconds.get(part)) for record in rounds)
+
+
+def number_of(value: object) -> float | None:
+    """A number that a curve can show, or None; an integer beyond all floats counts as the largest of them."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or (isinstance(value, float) and not math.isfinite(value))
+    ):
+        return None
+    return float(max(-sys.float_info.max, min(sys.float_info.max, value)))
+
+
+def _numbers(pairs: Iterable[tuple[int, object]]) -> Series:
+    return {when: number for when, value in pairs if (number := number_of(value)) is not None}

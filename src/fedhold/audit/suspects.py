@@ -1,9 +1,8 @@
-"""Whom to suspect: what became of every node over the rounds of an audit.
+"""Which nodes to suspect: what became of every node over the rounds of an audit.
 
-A node is held down in a round when a reply of its was rejected, in training or in evaluation, or when both its weight and its
-weight per sample were below half the median of the admitted nodes (both: some rules weigh by samples, some do not, and few or
-many samples are no reason to suspect a node). A suspect is a node that was held down in more than half of the rounds in
-which it was asked, or that is or was in quarantine. They are sorted by
+A node is held down in a round when one of its replies was rejected, in training or in evaluation, or when its weight was low
+among the admitted nodes (`fedhold.report.held_down`). A suspect is a node that was held down in more than half of the rounds
+in which it was asked, or that is or was in quarantine. They are sorted by
 
     suspicion = rounds held down / (rounds asked + 1)
 
@@ -17,19 +16,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedhold.audit.records import NodeRecord, RoundRecord
+from fedhold.report import LOW, held_down
 
-__all__ = ["FAR", "NOT_ASKED", "RULE", "Seen", "Standing", "judge_round", "ranges", "short_names", "standings"]
-
-LOW = 0.5  # of the median weight per sample
 NOT_ASKED = "not asked"
 FAR = "far from the others: little weight"
 TAIL = 6  # digits of a node's id that are shown where there is no room for all
 RULE = (
-    "A node is held down in a round when a reply of its was rejected, in training or in evaluation, or when both its weight "
-    f"and its weight per sample were below {LOW:g} of the median of the admitted nodes. A suspect was held down in more than "
-    "half of the rounds in which it was asked, or was put in quarantine. Sorted by suspicion: rounds held down / (rounds asked "
-    "+ 1). A suspect is not proven to lie: a broken node, or one whose data are unlike all others', looks the same."
+    "A node is held down in a round when one of its replies was rejected, in training or in evaluation, or when both its "
+    f"weight and its weight per sample were below {LOW:g} of the median of the admitted nodes. A suspect was held down in more "
+    "than half of the rounds in which it was asked, or was put in quarantine. Suspects are sorted by suspicion: rounds held "
+    "down / (rounds asked + 1). A suspect is not proven to lie: a broken node looks the same, and so does a node whose data "
+    "are unlike those of all others."
 )
 
 
@@ -37,10 +37,11 @@ RULE = (
 class Seen:
     """What became of one node in one round.
 
-    status    of its training reply; "not asked" where it has a row for its evaluation only
-    reasons   of what was done to it
-    share     its weight in units of an equal share among the admitted; None where it has none
-    held      whether it was held down
+    status           of its training reply; "not asked" where it has a row for its evaluation only
+    reasons          for what was done to it
+    share            its weight in units of an equal share among the admitted; None where it has none
+    held             whether it was held down
+    bad_evaluation   whether its evaluation was rejected
     """
 
     node: str
@@ -53,7 +54,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Standing:
-    """What became of one node over all rounds. The mean share counts rejections as 0; last_good is None for never."""
+    """What became of one node over all rounds.
+
+    asked ... quarantined   in how many rounds each of these was the case
+    share                   its mean weight in units of an equal share, 0 for each rejection; None where it never had one
+    reasons                 the three most frequent, each with its number of rounds
+    last_asked, last_good   the last round in which it was asked, or its reply was accepted; None for never
+    """
 
     node: str
     asked: int
@@ -78,16 +85,15 @@ class Standing:
 
 
 def judge_round(record: RoundRecord) -> dict[str, Seen]:
-    """Every node with a row in the round, in the order of the rows."""
+    """What became of every node with a row in the round, in the order of the rows."""
     rows: dict[str, dict[str, NodeRecord]] = {}
     for row in record.nodes:
         rows.setdefault(row.node, {})[row.phase] = row
     admitted = [row for row in record.nodes if row.phase == "train" and row.status not in ("rejected", "quarantined")]
     weighed = [row for row in admitted if row.weight is not None]
-    low = {row.node for row in weighed}
-    for measure in (_weight, _pull):
-        typical = statistics.median(map(measure, weighed)) if weighed else 0.0
-        low &= {row.node for row in weighed if measure(row) < LOW * typical}
+    weights, samples = np.array([row.weight for row in weighed], np.float64), [row.samples or 1.0 for row in weighed]
+    held = held_down(weights, np.array(samples))
+    low = {row.node for row, is_low in zip(weighed, held, strict=True) if is_low}
     return {node: _seen(node, phases, len(admitted), node in low) for node, phases in rows.items()}
 
 
@@ -114,7 +120,7 @@ def short_names(nodes: Sequence[str]) -> dict[str, str]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers in short.
+    """Integers as short text: neighbours as a range.
 
     >>> ranges([3, 7, 8, 9])
     '3, 7-9'
@@ -138,15 +144,6 @@ def _seen(node: str, phases: dict[str, NodeRecord], admitted: int, low: bool) ->
     reasons = tuple(row.reason for row in (train, evaluate) if row is not None and row.reason)
     reasons += (FAR,) * low
     return Seen(node, status, reasons, share, status == "rejected" or bad_evaluation or low, bad_evaluation)
-
-
-def _weight(row: NodeRecord) -> float:
-    return row.weight or 0.0
-
-
-def _pull(row: NodeRecord) -> float:
-    """Weight per sample."""
-    return _weight(row) / (row.samples or 1.0)
 
 
 def _standing(node: str, times: Sequence[tuple[int, Seen]]) -> Standing:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedhold.cli.show_round import print_round
 from fedhold.lab import Experiment, Panel, Result, Store, run_all, story, write_report
-from fedhold.report import flagged, table_of
+from fedhold.report import held_down, table_of
 
 __all__ = ["ATTACKS", "RULES", "demo", "runs"]
 
@@ -89,7 +89,7 @@ def _end(result: Result) -> float:
 def _caught(result: Result) -> str:
     """Whom Huber held down at the end: a pull below half of the typical client's."""
     assert result.weights is not None
-    held = flagged(result.weights)[-1]
+    held = held_down(result.weights)[-1]
     caught = held[result.byzantine].sum()
     return (
         f"{result.experiment.attack}: in the last round Huber held {held.sum()} clients below half of the typical pull; "

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from fedhold.audit import told
 from fedhold.flower.api import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from fedhold.flower.model import KINDS, WIDEST, Arrays, Model
+from fedhold.report import one_line
 
 __all__ = ["Reply", "read_replies"]
 
@@ -94,7 +94,7 @@ def read_replies(
 
 def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit: int) -> Reply:
     if reply.has_error():
-        return Reply(node, reason=f"error {reply.error.code}: {told(reply.error.reason or 'without a reason')}")
+        return Reply(node, reason=f"error {reply.error.code}: {one_line(reply.error.reason or 'without a reason')}")
     if not reply.has_content():
         return Reply(node, reason="an empty message")
     claimed: Any = None
@@ -147,27 +147,27 @@ def _reported(claimed: object) -> float | str | None:
     """A claim as the audit shows it."""
     if claimed is None or (isinstance(claimed, int | float) and math.isfinite(claimed)):
         return claimed
-    return told(str(claimed[:20]) if isinstance(claimed, list) else str(claimed))
+    return one_line(str(claimed[:20]) if isinstance(claimed, list) else str(claimed))
 
 
 def _arrays(record: ArrayRecord, model: Model) -> Arrays:
     for key in model.arrays:
         if key not in record:
-            raise _BadReplyError(f"misses array {told(repr(key))}")
+            raise _BadReplyError(f"misses array {one_line(repr(key))}")
     for key in record:
         if key not in model.arrays:
-            raise _BadReplyError(f"has an extra array {told(repr(key))}")
-    return {key: _array(record[key], array, told(repr(key))) for key, array in model.arrays.items()}
+            raise _BadReplyError(f"has an extra array {one_line(repr(key))}")
+    return {key: _array(record[key], array, one_line(repr(key))) for key, array in model.arrays.items()}
 
 
 def _array(sent: Array, like: NDArray[Any], name: str) -> NDArray[Any]:
     """The array in these bytes, as a view of them: nothing is allocated, whatever the header says."""
     if sent.stype != STYPE:
-        raise _BadReplyError(f"array {name} is serialised as {told(repr(sent.stype))}, expected {STYPE!r}")
+        raise _BadReplyError(f"array {name} is serialised as {one_line(repr(sent.stype))}, expected {STYPE!r}")
     shape, fortran, dtype, start = _header(sent.data, name)
     if tuple(sent.shape) != shape or sent.dtype != str(dtype):
         raise _BadReplyError(
-            f"array {name} declares {told(sent.dtype)}{told(str(tuple(sent.shape)))}, its bytes hold {dtype}{shape}"
+            f"array {name} declares {one_line(sent.dtype)}{one_line(str(tuple(sent.shape)))}, its bytes hold {dtype}{shape}"
         )
     if shape != like.shape:
         raise _BadReplyError(f"array {name} has shape {shape}, expected {like.shape}")
@@ -175,7 +175,7 @@ def _array(sent: Array, like: NDArray[Any], name: str) -> NDArray[Any]:
     same = dtype.kind == like.dtype.kind and (dtype.kind == "f" or dtype.newbyteorder("=") == like.dtype)
     if not same or dtype.itemsize > WIDEST:
         expected = "floats" if like.dtype.kind == "f" else f"{KINDS[like.dtype.kind]}s of {like.dtype}"
-        raise _BadReplyError(f"array {name} has dtype {told(str(dtype))}, expected {expected}")
+        raise _BadReplyError(f"array {name} has dtype {one_line(str(dtype))}, expected {expected}")
     if len(sent.data) - start != like.size * dtype.itemsize:
         raise _BadReplyError(f"array {name} has {len(sent.data) - start} bytes for {like.size} numbers of {dtype}")
     if like.size == 0:
@@ -192,7 +192,7 @@ def _header(data: bytes, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any
     try:
         return *_parsed(data[:start]), start
     except Exception as problem:  # a liar chooses these bytes, and so what the parser trips over
-        raise _BadReplyError(f"array {name} is no NumPy array: {told(str(problem))}") from None
+        raise _BadReplyError(f"array {name} is no NumPy array: {one_line(str(problem))}") from None
 
 
 @lru_cache(maxsize=1024)  # most nodes send the same headers, and to parse one takes longer than to subtract a layer

@@ -1,28 +1,40 @@
-"""The report: one HTML file that needs nothing else, its figures as PNG and its numbers as CSV."""
+"""The report of experiments: one HTML file that needs nothing else, its figures as PNG and its numbers as CSV."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhold.errors import require, unknown
-from fedhold.lab import runs
 from fedhold.report import (
     COLOURS,
+    LOW,
+    Block,
+    Cards,
     Chart,
+    Curve,
+    Drawing,
+    Folded,
+    Heading,
+    Pair,
+    Paragraph,
+    Section,
     Table,
+    WeightMap,
     can_plot,
     curve,
+    detection,
     draw,
-    draw_weights,
     file_paths,
-    pages,
-    plot,
-    plot_weights,
+    page,
+    save_png,
+    weight_map,
     write_tables,
 )
 from fedhold.storage import write_whole
@@ -31,29 +43,79 @@ if TYPE_CHECKING:
     from fedhold.lab.experiment import Experiment, Result
     from fedhold.lab.paper.claims import Verdict
 
-__all__ = ["Panel", "write_report"]
-
 DETECTION = (
-    "Each row of a picture is a client, each column a round; the liars are on top. The colour is the client's weight in the "
-    "aggregate, 1 being an equal share; blank where it did not take part. A client is flagged when its weight is below half "
-    "the median weight of the round. Precision is the share of liars among the flagged, recall the share of flagged among "
-    "the liars; there is no line where that would be 0/0."
+    "Each row of a picture is a client and each column a round; the liars are on top. The colour is the client's weight in the "
+    "aggregate; 1 is an equal share, and a cell is blank where the client did not take part. A client is held down when its "
+    f"weight is below {LOW:g} of the median weight of the round. Precision is the share of liars among the clients held down, "
+    "recall the share of clients held down among the liars; there is no line where that would be 0/0."
 )
 RADIUS = (
-    "How far the liars can at most have moved the aggregate of a round, proven from what the server received. There is no "
-    "line where nothing could be proven."
+    "The radius bounds how far the liars can have moved the aggregate of a round. It is proven from what the server received. "
+    "There is no line where nothing could be proven."
 )
 INSTALL = "that needs matplotlib: pip install 'fedhold[report]'"
+RUN_HEADER = (
+    *("data", "partition", "attack", "epsilon", "rule", "m", "rounds", "step", "options"),
+    *("seeds", "metric", "end", "seconds"),
+)
+WATCHING = ("keep_weights", "certify")  # options that record more of a run without changing it
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart: a metric against rounds, for each label the mean over its results (one per seed), in its band."""
+    """One chart: a metric against rounds.
+
+    title    of the chart
+    metric   a key of every result's series
+    series   for each label the results it is the mean of, one per seed; the chart shows the band from the least to the largest
+    log      whether the metric's axis is logarithmic
+    """
 
     title: str
     metric: str
     series: dict[str, list[Result]]
     log: bool = False
+
+
+@dataclass(frozen=True)
+class Claims(Block):
+    """The claims of a paper, and what came of them."""
+
+    template: ClassVar[str] = "claims.html"
+    verdicts: Sequence[Verdict]
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """Runs that kept their weights and differ in their seed only."""
+
+    title: str
+    seeds: tuple[int, ...]
+    weights: list[NDArray[np.floating]]
+    byzantine: list[NDArray[np.bool_]]
+
+    @property
+    def name(self) -> str:
+        """What the heat map of the first seed is called."""
+        return f"Weights: {self.title}, seed {self.seeds[0]}"
+
+    def heat_map(self) -> WeightMap:
+        """The weights of the first seed."""
+        return weight_map(self.name, self.weights[0], self.byzantine[0])
+
+    def chart(self) -> Chart:
+        """Precision and recall per round, over the seeds."""
+        pairs = [detection(w, liars) for w, liars in zip(self.weights, self.byzantine, strict=True)]
+        words = zip(("precision", "recall"), zip(*pairs, strict=True), strict=True)
+        curves = tuple(Curve(word, self.seeds, np.vstack(rows)) for word, rows in words)
+        return Chart(f"Detection: {self.title}", "precision, recall", curves, limits=(0.0, 1.0))
+
+    def table(self) -> Table:
+        """The weights of the first seed: a row for each client."""
+        shares = self.weights[0].T.astype(np.float64).tolist()
+        rows = [[k, int(lies), *row] for k, (lies, row) in enumerate(zip(self.byzantine[0], shares, strict=True))]
+        header = ["client", "liar", *(f"round {k}" for k in range(1, len(self.weights[0]) + 1))]
+        return Table(self.name, header, rows)
 
 
 def write_report(
@@ -68,9 +130,16 @@ def write_report(
 ) -> Path:
     """Write report.html, numbers/*.csv and figures/*.png into `directory`; return the path of the page.
 
-    Results that kept their weights add a heat map and detection rates, those with a certificate its radius per round.
-    The page and the numbers need no extra. `png`: True needs matplotlib, False draws none, None draws where matplotlib is
-    installed, and the page says so where it is not.
+    results    all of them are listed; those that kept their weights add a heat map and detection rates, those with a
+               certificate its radius per round
+    title      of the page
+    verdicts   on the claims of a paper
+    tables     shown as they are
+    panels     the charts of metrics; their results need not be among `results`
+    png        True draws the figures as PNG files, which needs matplotlib; False draws none; None draws them where
+               matplotlib is installed, and the page says so where it is not
+
+    The page and the numbers need no extra.
     """
     drawn = can_plot() if png is None else png
     if drawn and not can_plot():
@@ -79,36 +148,93 @@ def write_report(
     everything = list({run.experiment: run for run in [*results, *(run for _, run in shown)]}.values())
     labels = _labels(shown)
 
-    curves = [_chart(panel) for panel in panels]
-    watched = runs.watched(everything, labels)
-    found = [group.chart() for group in watched]
-    radii = _radii(everything, labels)
-    charts = [*curves, *found, *radii]
-    order = {label: k for k, label in enumerate(dict.fromkeys(line.label for chart in charts for line in chart.curves))}
-    if found:
+    watched = _watched(everything, labels)
+    charts = [_chart(panel) for panel in panels], [group.chart() for group in watched], _radii(everything, labels)
+    every_chart = [chart for kind in charts for chart in kind]
+    order = {label: k for k, label in enumerate(dict.fromkeys(c.label for chart in every_chart for c in chart.curves))}
+    if watched:
         order["recall"] += len(COLOURS)  # dashed: both curves are often 1, one on the other
+    curves, detections, radii = ([draw(chart, order) for chart in kind] for kind in charts)
+    maps = [group.heat_map() for group in watched]
 
     sections = [
-        pages.Section("Claims", pages.claims(verdicts)),
-        pages.Section("Tables", "".join(pages.heading(t.title) + pages.table(t.header, t.rows) for t in tables)),
-        pages.Section("Curves", pages.cards(draw(chart, order) for chart in curves)),
-        pages.Section("Who was held down", _held_down(watched, found, order)),
-        pages.Section("Certificate", _certificate(radii, _unproven(everything, labels), order)),
-        pages.Section("Runs", _runs(everything, drawn)),
+        Section("Claims", [Claims(verdicts)] if verdicts else []),
+        Section("Tables", [block for table in tables for block in (Heading(table.title), table)]),
+        Section("Curves", [Cards(curves)] if curves else []),
+        Section("Who was held down", _held_down(maps, detections)),
+        Section("Certificate", _certificate(radii, _unproven(everything, labels))),
+        Section("Runs", _runs(everything, drawn)),
     ]
-    summary = f"{len(everything)} run{'s' * (len(everything) != 1)}." + (
-        f" {pages.tally(verdicts)}." if verdicts else ""
-    )
     path = Path(directory) / "report.html"
-    write_whole(path, pages.page(title, summary, sections).encode())
-    said = [(verdict.says, verdict.outcome, verdict.numbers, verdict.where) for verdict in verdicts]
-    claims = Table("claims", ("says", "outcome", "numbers", "where"), said)
-    every = Table("runs", runs.RUN_HEADER, runs.run_rows(everything))
-    numbers = [claims, every, *tables, *map(_numbers, charts), *map(_weights, watched)]
+    write_whole(path, page(title, _summary(len(everything), verdicts), sections).encode())
+    numbers = [
+        Table(
+            "claims",
+            ("says", "outcome", "numbers", "where"),
+            [(v.says, v.outcome, v.numbers, v.where) for v in verdicts],
+        ),
+        Table("runs", RUN_HEADER, _run_rows(everything)),
+        *tables,
+        *map(_numbers, every_chart),
+        *(group.table() for group in watched),
+    ]
     write_tables(path.parent / "numbers", [table for table in numbers if table.rows])
     if drawn:
-        _write_figures(path.parent / "figures", charts, watched, order)
+        _write_figures(path.parent / "figures", [*curves, *detections, *radii, *maps])
     return path
+
+
+# The page
+
+
+def _summary(runs: int, verdicts: Sequence[Verdict]) -> str:
+    """'12 runs. Of 3 claims 2 hold, 0 fail, 1 undecided.'"""
+    summary = f"{runs} run{'s' * (runs != 1)}."
+    if verdicts:
+        counts = Counter(verdict.outcome for verdict in verdicts)
+        outcomes = f"{counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} undecided"
+        summary += f" Of {counts.total()} claims {outcomes}."
+    return summary
+
+
+def _held_down(maps: Sequence[WeightMap], detections: Sequence[Drawing]) -> list[Block]:
+    pairs = [Pair(heat_map, chart) for heat_map, chart in zip(maps, detections, strict=True)]
+    return [Paragraph(DETECTION), Cards(pairs)] if pairs else []
+
+
+def _certificate(radii: Sequence[Drawing], unproven: Sequence[str]) -> list[Block]:
+    if not radii and not unproven:
+        return []
+    missing = [Paragraph(f"Asked for, but proven in no round: {title}.") for title in unproven]
+    return [Paragraph(RADIUS), *missing, *([Cards(radii)] if radii else [])]
+
+
+def _runs(results: Sequence[Result], drawn: bool) -> list[Block]:
+    """Seeds, environment, every run, and where the files are."""
+    if not results:
+        return []
+    rows = _run_rows(results)
+    figures = "the figures in figures/*.png" if drawn else "figures as PNG were not drawn"
+    reason = "" if drawn or can_plot() else f" ({INSTALL})"
+    return [
+        Heading("Seeds"),
+        Table("seeds", ("data", "runs", "seeds", "seconds"), _seed_rows(results)),
+        Heading("Environment"),
+        _environments(results),
+        Heading("Every run"),
+        Folded(f"{len(rows)} experiments, each over its seeds", [Table("runs", RUN_HEADER, rows)]),
+        Heading("Files"),
+        Paragraph(f"Beside this page: the numbers in numbers/*.csv; {figures}{reason}."),
+    ]
+
+
+def _write_figures(folder: Path, figures: Sequence[Drawing | WeightMap]) -> None:
+    folder.mkdir(exist_ok=True)
+    for figure, path in zip(figures, file_paths(folder, [figure.title for figure in figures], ".png"), strict=True):
+        save_png(figure, path)
+
+
+# The charts, and their numbers
 
 
 def _labels(shown: Iterable[tuple[str, Result]]) -> dict[str, str]:
@@ -147,50 +273,19 @@ def _radii(results: Iterable[Result], labels: Mapping[str, str]) -> list[Chart]:
             rules = settings.setdefault(replace(run.experiment, seed=0, rule="mean"), {})
             rules.setdefault(labels.get(run.experiment.rule, run.experiment.rule), []).append(run)
     return [
-        _chart(Panel(f"Radius for f = {dict(same.options)['certify']}: {runs.describe(same)}", "radius", rules))
+        _chart(Panel(f"Radius for f = {dict(same.options)['certify']}: {_describe(same)}", "radius", rules))
         for same, rules in settings.items()
     ]
 
 
-def _unproven(results: Iterable[Result], labels: Mapping[str, str]) -> Iterable[str]:
+def _unproven(results: Iterable[Result], labels: Mapping[str, str]) -> list[str]:
     """Experiments that asked for a certificate and got none in any round of any seed."""
-    for experiment, group in runs.over_seeds(results).items():
-        asked = dict(experiment.options).get("certify") is not None
-        if asked and all(radius is None for run in group for radius in run.series.get("radius", [])):
-            yield runs.describe(experiment, labels.get(experiment.rule, experiment.rule))
-
-
-def _held_down(watched: Sequence[runs.Watched], found: Sequence[Chart], order: Mapping[str, int]) -> str:
-    figures = []
-    for group, chart in zip(watched, found, strict=True):
-        drawing = draw_weights(_name(group), group.weights[0], group.byzantine[0])
-        figures.append(pages.pair(pages.heat_card(_name(group), drawing), draw(chart, order)))
-    return pages.paragraph(DETECTION) + pages.cards(figures) if figures else ""
-
-
-def _certificate(radii: Sequence[Chart], unproven: Iterable[str], order: Mapping[str, int]) -> str:
-    missing = "".join(pages.paragraph(f"Asked for, but proven in no round: {title}.") for title in unproven)
-    figures = pages.cards(draw(chart, order) for chart in radii)
-    return pages.paragraph(RADIUS) + missing + figures if radii or missing else ""
-
-
-def _runs(results: Sequence[Result], drawn: bool) -> str:
-    """Seeds, environment, every run, and where the files are."""
-    if not results:
-        return ""
-    rows = runs.run_rows(results)
-    figures = "the figures in figures/*.png" if drawn else "figures as PNG were not drawn"
-    reason = "" if drawn or can_plot() else f" ({INSTALL})"
-    return (
-        pages.heading("Seeds")
-        + pages.table(("data", "runs", "seeds", "seconds"), runs.seed_rows(results))
-        + pages.heading("Environment")
-        + pages.table(*runs.environments(results))
-        + pages.heading("Every run")
-        + pages.folded(f"{len(rows)} experiments, each over its seeds", pages.table(runs.RUN_HEADER, rows))
-        + pages.heading("Files")
-        + pages.paragraph(f"Beside this page: the numbers in numbers/*.csv; {figures}{reason}.")
-    )
+    return [
+        _describe(experiment, labels.get(experiment.rule, experiment.rule))
+        for experiment, group in _over_seeds(results).items()
+        if dict(experiment.options).get("certify") is not None
+        and all(radius is None for run in group for radius in run.series.get("radius", []))
+    ]
 
 
 def _numbers(chart: Chart) -> Table:
@@ -205,23 +300,78 @@ def _numbers(chart: Chart) -> Table:
     return Table(chart.title, ["label", "round", "mean", "low", "high", *(f"seed {seed}" for seed in seeds)], rows)
 
 
-def _weights(group: runs.Watched) -> Table:
-    """The numbers of a heat map: a row for each client."""
-    shares = group.weights[0].T.astype(np.float64).tolist()
-    rows = [[k, int(lies), *row] for k, (lies, row) in enumerate(zip(group.byzantine[0], shares, strict=True))]
-    return Table(_name(group), ["client", "liar", *(f"round {k}" for k in range(1, len(group.weights[0]) + 1))], rows)
+def _watched(results: Iterable[Result], labels: Mapping[str, str]) -> list[Watched]:
+    """The groups of runs that kept their weights."""
+    return [
+        Watched(
+            _describe(experiment, labels.get(experiment.rule, experiment.rule)),
+            tuple(run.experiment.seed for run in group),
+            [run.weights for run in group if run.weights is not None],
+            [np.isin(np.arange(run.weights.shape[1]), run.byzantine) for run in group if run.weights is not None],
+        )
+        for experiment, group in _over_seeds(run for run in results if run.weights is not None).items()
+    ]
 
 
-def _name(group: runs.Watched) -> str:
-    return f"Weights: {group.title}, seed {group.seeds[0]}"
+# The results: which belong together, and what came out of each
 
 
-def _write_figures(
-    folder: Path, charts: Sequence[Chart], watched: Sequence[runs.Watched], order: Mapping[str, int]
-) -> None:
-    folder.mkdir(exist_ok=True)
-    paths = file_paths(folder, [*(chart.title for chart in charts), *map(_name, watched)], ".png")
-    for chart, path in zip(charts, paths, strict=False):
-        plot(chart, path, order)
-    for group, path in zip(watched, paths[len(charts) :], strict=True):
-        plot_weights(_name(group), group.weights[0], group.byzantine[0], path)
+def _over_seeds(results: Iterable[Result]) -> dict[Experiment, list[Result]]:
+    """Runs that differ in their seed only, under the experiment with seed 0."""
+    groups: dict[Experiment, list[Result]] = {}
+    for run in results:
+        groups.setdefault(replace(run.experiment, seed=0), []).append(run)
+    return groups
+
+
+def _describe(experiment: Experiment, rule: str | None = None) -> str:
+    """'synthesized, sign_flip, epsilon 0.2, huber': what sets an experiment apart, besides its seed."""
+    words = [experiment.data]
+    if experiment.partition != "balanced":
+        words.append(experiment.partition)
+    words += [experiment.attack, f"epsilon {experiment.epsilon:g}"] if experiment.attack else ["no attack"]
+    if rule is not None:
+        words.append(rule)
+    usual = {field.name: field.default for field in fields(experiment)}
+    odd = [(name, getattr(experiment, name)) for name in ("m", "rounds", "step")]
+    words += [f"{name} {value:g}" for name, value in odd if value != usual[name]]
+    words += [f"{name} {value}" for name, value in experiment.options if name not in WATCHING]
+    return ", ".join(words)
+
+
+def _run_rows(results: Iterable[Result]) -> list[tuple[object, ...]]:
+    """One row of RUN_HEADER for each group over seeds; `end` is the mean of the last value, `seconds` their sum."""
+    rows: list[tuple[object, ...]] = []
+    for e, group in _over_seeds(results).items():
+        metric = "accuracy" if "accuracy" in group[0].series else "rmse"
+        ends = [[v for v in run.series.get(metric, []) if v is not None][-1:] for run in group]
+        end = float(np.mean(ends)) if all(ends) else None
+        options = ", ".join(f"{key}={value}" for key, value in e.options)
+        what = (e.data, e.partition, e.attack or "none", e.epsilon, e.rule, e.m, e.rounds, e.step, options)
+        rows.append((*what, _seeds(group), metric, end, _seconds(group)))
+    return rows
+
+
+def _seed_rows(results: Sequence[Result]) -> list[tuple[object, ...]]:
+    """data, runs, seeds, seconds."""
+    groups: dict[str, list[Result]] = {}
+    for run in results:
+        groups.setdefault(run.experiment.data, []).append(run)
+    return [(data, len(group), _seeds(group), _seconds(group)) for data, group in groups.items()]
+
+
+def _environments(results: Iterable[Result]) -> Table:
+    """A column for each environment that runs were made in, the most used first."""
+    places = Counter(tuple(sorted(run.environment.items())) for run in results).most_common()
+    keys = sorted({key for place, _ in places for key, _ in place})
+    rows = [(key, *(dict(place).get(key, "") for place, _ in places)) for key in keys]
+    header = ("", *(f"{count} {'run' if count == 1 else 'runs'}" for _, count in places))
+    return Table("environments", header, rows)
+
+
+def _seeds(results: Iterable[Result]) -> str:
+    return " ".join(map(str, sorted({run.experiment.seed for run in results})))
+
+
+def _seconds(results: Iterable[Result]) -> float:
+    return round(sum(run.seconds for run in results), 1)

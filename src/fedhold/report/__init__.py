@@ -1,33 +1,72 @@
-from fedhold.report.charts import draw
-from fedhold.report.curves import COLOURS, Chart, Curve, curve, number, round_numbers
-from fedhold.report.heatmap import FULL, detection, draw_weights, flagged, picture
-from fedhold.report.plots import can_plot, plot, plot_weights
+"""Reports: pages, charts, heat maps, tables and terminal output, and how numbers and untrusted text are written in them.
+
+What enters are numbers and words: curves over rounds, weights of clients by round, rows of tables, texts that clients chose.
+What leaves is one HTML file that needs nothing else (`page`), CSV and PNG files, and tables of rich. HTML is written by the
+jinja2 templates in templates/, which escape all that is put into them; those for blocks of `fedhold.audit` and `fedhold.lab`
+are there, too, beside the style sheet and the script that they need.
+
+It may import jinja2, rich, `fedhold.kernels` for its array types and, for PNG files only, matplotlib.
+"""
+
+from fedhold.report.charts import Chart, Curve, Drawing, Tick, curve, draw
+from fedhold.report.colours import COLOURS, FULL
+from fedhold.report.figures import can_plot, save_png
+from fedhold.report.formats import cell, csv_cell, number
+from fedhold.report.heatmap import (
+    MOST_COLUMNS,
+    MOST_ROWS,
+    WeightMap,
+    column_ticks,
+    data_uri,
+    group_means,
+    groups,
+    weight_map,
+)
+from fedhold.report.pages import Block, Cards, Folded, Heading, Pair, Paragraph, Section, page
 from fedhold.report.tables import Table, file_paths, write_tables
 from fedhold.report.terminal import print_table, table_of
-from fedhold.report.untrusted import quoted, visible
+from fedhold.report.untrusted import one_line, quoted, visible
+from fedhold.report.weights import LOW, detection, held_down
 
 __all__ = [
     "COLOURS",
     "FULL",
+    "LOW",
+    "MOST_COLUMNS",
+    "MOST_ROWS",
+    "Block",
+    "Cards",
     "Chart",
     "Curve",
+    "Drawing",
+    "Folded",
+    "Heading",
+    "Pair",
+    "Paragraph",
+    "Section",
     "Table",
+    "Tick",
+    "WeightMap",
     "can_plot",
+    "cell",
+    "column_ticks",
+    "csv_cell",
     "curve",
+    "data_uri",
     "detection",
     "draw",
-    "draw_weights",
     "file_paths",
-    "flagged",
+    "group_means",
+    "groups",
+    "held_down",
     "number",
-    "picture",
-    "plot",
-    "plot_weights",
-    "print_round",
+    "one_line",
+    "page",
     "print_table",
     "quoted",
-    "round_numbers",
+    "save_png",
     "table_of",
     "visible",
+    "weight_map",
     "write_tables",
 ]

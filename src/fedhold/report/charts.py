@@ -1,127 +1,373 @@
-"""Charts as inline SVG: the mean over seeds in its band, and a legend that can show the numbers of any round.
+"""Charts of one metric against rounds, drawn once for the page and for files.
 
-Colours are CSS variables of the page (report.html), so that one drawing serves light and dark.
+    Chart     curves: numbers over seeds and rounds
+    Frame     the part of the plane to show, and which curves leave it
+    Drawing   everything laid out: ticks, lines and bands in units of the plot, legend
+
+`draw` makes a Drawing of a Chart. A page writes it as SVG (the macro Drawing in templates/blocks.html), and `save_png` as PNG.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from html import escape
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.kernels import Vector
-from fedhold.report.curves import Chart, Frame, frame, number, round_numbers, style
+from fedhold.report.colours import COLOURS
+from fedhold.report.formats import number
+from fedhold.report.pages import Block
 
-__all__ = ["draw", "x_axis"]
-
-WIDTH, HEIGHT = 420, 262  # near the width of a phone, so that text there is about as large as it says here
-LEFT, RIGHT, TOP, BOTTOM = 54, 14, 26, 38
-INNER_WIDTH, INNER_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-FINE = 10  # paths are in whole numbers, this many to a unit of the drawing: half the bytes of decimal fractions
+DASHES = ("", "6 3", "1.5 3", "8 3 1.5 3")  # each pattern serves for as many curves as there are colours
+RUNAWAY, RUNAWAY_LOG = 10.0, 1e6  # a curve that peaks so many times above the median curve may leave the chart
+LARGEST = 1e300  # what is larger counts as infinite: differences must not overflow
+DEEPEST = 1e-12  # of the top: what is smaller leaves a chart with a log scale
+FINE = 10  # paths are in whole numbers, this many to a unit of the SVG: half the bytes of decimal fractions
 THINNING = 0.2 * FINE  # a point this near to the line between its neighbours is left out
 
 
-def draw(chart: Chart, order: Mapping[str, int]) -> str:
-    """The chart as one <figure>; `order` gives every label in the report its number, hence its colour."""
-    view = frame(chart)
-    means = [line.mean for line in chart.curves]
-    rounds = np.unique(np.concatenate([1 + np.flatnonzero(~np.isnan(mean)) for mean in means]))
-    last = int(rounds[-1]) if rounds.size else 1
-    bands, lines, legend = [], [], []
+# What is to be shown
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One line of a chart: (seeds, rounds) numbers, NaN where nothing was measured, inf where a run diverged."""
+
+    label: str
+    seeds: tuple[int, ...]
+    values: NDArray[np.float64]
+
+    def _over_seeds(self, reduce: Callable[..., Vector]) -> Vector:
+        out = np.full(self.values.shape[1], np.nan)
+        measured = ~np.isnan(self.values).all(axis=0)
+        with np.errstate(over="ignore"):
+            out[measured] = reduce(self.values[:, measured], axis=0)
+        return out
+
+    @cached_property
+    def mean(self) -> Vector:
+        return self._over_seeds(np.nanmean)
+
+    @cached_property
+    def low(self) -> Vector:
+        return self._over_seeds(np.nanmin)
+
+    @cached_property
+    def high(self) -> Vector:
+        return self._over_seeds(np.nanmax)
+
+    @cached_property
+    def rounds(self) -> NDArray[np.intp]:
+        """The rounds in which something was measured, counted from 1."""
+        return 1 + np.flatnonzero(~np.isnan(self.mean))
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """Curves of one metric against rounds.
+
+    log      whether the metric's axis is logarithmic
+    limits   the least and the largest value the metric can have, or None to fit the axis to the curves
+    """
+
+    title: str
+    metric: str
+    curves: tuple[Curve, ...]
+    log: bool = False
+    limits: tuple[float, float] | None = None
+
+
+def curve(label: str, seeds: Sequence[int], values: Sequence[Sequence[float | None]]) -> Curve:
+    """A curve from one row of numbers per seed.
+
+    None in every row means that nothing was measured in this round. None in some rows only means that those runs diverged
+    (or, of a radius, proved nothing), and becomes infinity: a mean over the other runs would flatter the method.
+    """
+    rows = np.array(values, np.float64).reshape(len(values), -1)  # None becomes NaN
+    measured = ~np.isnan(rows).all(axis=0)
+    return Curve(label, tuple(seeds), np.where(np.isnan(rows) & measured, np.inf, rows))
+
+
+# Which part of the plane
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The part of the plane that a chart shows. `notes` tells the legend which curves leave it or end early."""
+
+    bottom: float
+    top: float
+    log: bool
+    notes: Mapping[str, str]
+
+    def share(self, values: Vector) -> Vector:
+        """How far up the frame each value lies: 0 at the bottom, 1 at the top; values outside become at least -1, at most 2."""
+        bottom, top = (math.log10(self.bottom), math.log10(self.top)) if self.log else (self.bottom, self.top)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = ((np.log10(values) if self.log else values) - bottom) / (top - bottom)
+        share[(values <= 0) & self.log] = -1  # zero has no logarithm: it is drawn below the frame, not as a gap
+        clipped: Vector = np.clip(share, -1, 2)
+        return clipped
+
+    def ticks(self) -> list[float]:
+        """Round numbers inside the frame."""
+        if self.log:
+            first, last = math.floor(math.log10(self.bottom)), math.ceil(math.log10(self.top))
+            every = max(1, math.ceil((last - first) / 6))
+            marks = [10.0**k for k in range(first, last + 1, every)]
+            if sum(self.bottom <= mark <= self.top for mark in marks) < 3:
+                marks = [digit * 10.0**k for k in range(first, last + 1) for digit in (1, 2, 5)]
+            inside = [mark for mark in marks if self.bottom <= mark <= self.top]
+            if len(inside) > 1:
+                return inside
+        return round_numbers(self.bottom, self.top, 5)
+
+
+def frame(chart: Chart) -> Frame:
+    """The frame that shows every curve, unless one runs away and would flatten the others; a note then says so."""
+    bottom, top = chart.limits or _extent(chart)
+    if chart.log:
+        room = (top / bottom) ** 0.04 if top > bottom else 2.0
+        bottom, top = bottom / room, top * room
+    else:
+        room = 0.04 * (top - bottom) or 0.5 * abs(top) or 0.5
+        bottom, top = 0.0 if 0 <= bottom < top / 2 else bottom - room, top + room
+    return Frame(bottom, top, chart.log, _notes(chart, bottom, top))
+
+
+def round_numbers(low: float, high: float, about: int) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten in [low, high], about so many."""
+    raw = (high - low) / about
+    if raw < 1 / LARGEST:
+        return [low]
+    scale = 10.0 ** math.floor(math.log10(raw))
+    step = next(digit * scale for digit in (1, 2, 5, 10) if digit * scale >= raw * 0.999)
+    return [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def _extent(chart: Chart) -> tuple[float, float]:
+    """The least and the largest number to show."""
+    lows = [_showable(line.low, chart.log) for line in chart.curves]
+    highs = [_showable(line.high, chart.log) for line in chart.curves]
+    peaks = [float(part.max()) for part in highs if part.size]
+    if not peaks or not any(part.size for part in lows):
+        return (0.1, 1.0) if chart.log else (0.0, 1.0)
+    limit = (RUNAWAY_LOG if chart.log else RUNAWAY) * float(np.median(peaks))
+    kept = [peak for peak in peaks if peak <= limit]
+    top = max(peaks) if len(kept) == len(peaks) or limit <= 0 else 1.25 * max(kept)
+    bottom = min(min(float(part.min()) for part in lows if part.size), top)
+    return max(bottom, top * DEEPEST) if chart.log else bottom, top
+
+
+def _showable(values: Vector, log: bool) -> Vector:
+    return values[(np.abs(values) < LARGEST) & ((values > 0) | (not log))]
+
+
+def _notes(chart: Chart, bottom: float, top: float) -> dict[str, str]:
+    last = max(line.rounds.max(initial=0) for line in chart.curves)
+    notes = {}
     for line in chart.curves:
-        colour, dashes = style(order[line.label])
-        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-        when = 1 + np.flatnonzero(~np.isnan(line.mean))
-        pick = when - 1
-        x = _across(when, last) * INNER_WIDTH * FINE
-        band = _band(x, _down(view, line.high[pick]), _down(view, line.low[pick])) if len(line.seeds) > 1 else ""
-        bands.append(f'<path class="band c{colour}" d="{band}"/>')
-        y = np.where(np.isfinite(line.mean[pick]), _down(view, line.mean[pick]), np.nan)
-        lines.append(f'<path class="line c{colour}"{dashed} d="{_line(x, y)}"/>')
-        swatch = f'<svg width="24" height="10"><path class="line c{colour}"{dashed} d="M1 5H23"/></svg>'
-        gone = f'<small class="gone">{escape(words)}</small>' if (words := view.leaving.get(line.label)) else ""
-        shown = [number(line.mean[r - 1]) if r <= line.mean.size else "-" for r in rounds.tolist()]
-        legend.append(
-            f'<li data-values="{" ".join(shown)}">{swatch}<span class="value">{shown[-1] if shown else "-"}</span>'
-            f'<span class="label">{escape(line.label)}{gone}</span></li>'
-        )
-    seeds = sorted({len(line.seeds) for line in chart.curves})
-    spread = f", mean of {' or '.join(map(str, seeds))} seeds (band: min to max)"
-    band_note = {0: "", 1: ", one seed"}.get(seeds[-1], spread)  # none: a run in the world outside
-    label = escape(f"{chart.title}: {chart.metric} against rounds")
-    return (
-        f'<figure class="chart" data-rounds="{" ".join(map(str, rounds.tolist()))}"><figcaption>{escape(chart.title)}'
-        f'</figcaption><svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
-        f"{_y_axis(chart, view)}{x_axis(last)}"
-        f'<svg x="{LEFT}" y="{TOP}" width="{INNER_WIDTH}" height="{INNER_HEIGHT}"'
-        f' viewBox="0 0 {INNER_WIDTH * FINE} {INNER_HEIGHT * FINE}">{"".join(bands)}{"".join(lines)}'
-        f'<path class="cursor" d="M0 0V{INNER_HEIGHT * FINE}" visibility="hidden"/></svg></svg>'
-        f'<p class="note">Round <span class="round">{last}</span>{band_note}</p>'
-        f'<ul class="legend">{"".join(legend)}</ul></figure>'
+        if not line.rounds.size:
+            notes[line.label] = "no numbers"
+        elif line.rounds[-1] < last:
+            notes[line.label] = f"ends after round {line.rounds[-1]}"
+        elif (line.high > top).any() or (line.mean < bottom).any():
+            notes[line.label] = "leaves the chart"
+    return notes
+
+
+# What is drawn, in units of the plot: 0 is its left or its bottom, 1 its right or its top
+
+
+@dataclass(frozen=True)
+class Area:
+    """Where the plot lies in a drawing, in units of the SVG: about the width of a phone, so that text keeps its size there."""
+
+    width: int = 420
+    height: int = 262
+    left: int = 54
+    right: int = 14
+    top: int = 26
+    bottom: int = 38
+
+    @property
+    def inner_width(self) -> int:
+        return self.width - self.left - self.right
+
+    @property
+    def inner_height(self) -> int:
+        return self.height - self.top - self.bottom
+
+    @property
+    def base(self) -> int:
+        """The height of the horizontal axis, from the top."""
+        return self.height - self.bottom
+
+    def x(self, share: float) -> str:
+        return _short(self.left + self.inner_width * share)
+
+    def y(self, share: float, lower: float = 0.0) -> str:
+        """The height of a share of the plot, from the top of the drawing; `lower` by so many units."""
+        return _short(self.base - self.inner_height * share + lower)
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A mark on an axis."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A curve as it is drawn.
+
+    note             what the legend adds to the label
+    colour, dashes   the number of its colour, and its pattern as SVG writes it (empty for a solid line)
+    x                where its rounds are
+    mean, low, high  heights at these rounds; a mean of NaN interrupts the line
+    has_band         whether the area from low to high is drawn
+    values           the numbers of all rounds of the drawing, as the legend writes them
+    """
+
+    area: ClassVar[Area] = Area()
+    label: str
+    note: str
+    colour: int
+    dashes: str
+    x: Vector
+    mean: Vector
+    low: Vector
+    high: Vector
+    has_band: bool
+    values: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """The line as the data of an SVG path."""
+        x, y = self._fine(self.mean)
+        pieces = []
+        for run in _runs(np.isfinite(y)):
+            keep = run[_thin(x[run], y[run], THINNING)]
+            lone = f"m{-2 * FINE} 0h{4 * FINE}" if keep.size == 1 else ""  # a point without neighbours is a short dash
+            pieces.append("M" + _points(x[keep], y[keep]) + lone)
+        return "".join(pieces)
+
+    @property
+    def band(self) -> str:
+        """The area from low to high as the data of an SVG path."""
+        if not self.has_band:
+            return ""
+        (x, upper), (_, lower) = self._fine(self.high), self._fine(self.low)
+        pieces = []
+        for run in _runs(np.isfinite(upper) & np.isfinite(lower)):
+            there = run[_thin(x[run], upper[run], 3 * THINNING)]  # an edge without a line may be coarser
+            back = run[_thin(x[run], lower[run], 3 * THINNING)][::-1]
+            points = np.concatenate([x[there], x[back]]), np.concatenate([upper[there], lower[back]])
+            pieces.append(f"M{_points(*points)}Z")
+        return "".join(pieces)
+
+    def _fine(self, heights: Vector) -> tuple[Vector, Vector]:
+        """The points in fine units of the SVG, from the top left of the plot."""
+        return self.x * (self.area.inner_width * FINE), (1 - heights) * (self.area.inner_height * FINE)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing(Block):
+    """A chart, laid out.
+
+    rounds   those for which the legend has numbers
+    spread   what the legend says about seeds
+    """
+
+    area: ClassVar[Area] = Line.area
+    fine: ClassVar[int] = FINE
+    title: str
+    metric: str
+    axis: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    rounds: tuple[int, ...]
+    lines: tuple[Line, ...]
+    spread: str
+
+
+def draw(chart: Chart, order: Mapping[str, int]) -> Drawing:
+    """Lay out a chart; `order` gives every label in the report its number, hence its colour and dashes."""
+    view = frame(chart)
+    rounds = np.unique(np.concatenate([line.rounds for line in chart.curves])).tolist()
+    last = rounds[-1] if rounds else 1
+    return Drawing(
+        title=chart.title,
+        metric=chart.metric,
+        axis=chart.metric + (" (log scale)" if chart.log else ""),
+        x_ticks=_x_ticks(last),
+        y_ticks=_y_ticks(view),
+        rounds=tuple(rounds),
+        lines=tuple(_line(line, view, order[line.label], rounds, last) for line in chart.curves),
+        spread=_spread(sorted({len(line.seeds) for line in chart.curves})),
     )
 
 
-def x_axis(last: int) -> str:
-    """Rounds 1 to `last` below the plot."""
-    marks = [1, *(int(v) for v in round_numbers(2, last, 5) if v == int(v))] if last > 1 else [1]
-    if len(marks) > 1 and (marks[1] - 1) * 12 < last:  # the first round number would touch the 1
-        del marks[1]
-    base = TOP + INNER_HEIGHT
-    at = list(zip(LEFT + INNER_WIDTH * _across(np.array(marks), last), marks, strict=True))
-    return (
-        f'<path class="axis" d="M{LEFT} {base}h{INNER_WIDTH}{"".join(f"M{_short(x)} {base}v4" for x, _ in at)}"/>'
-        + "".join(f'<text x="{_short(x)}" y="{base + 15}" text-anchor="middle">{mark}</text>' for x, mark in at)
-        + f'<text x="{LEFT + INNER_WIDTH / 2:g}" y="{HEIGHT - 4}" text-anchor="middle">round</text>'
+def style(index: int) -> tuple[int, str]:
+    """The colour's number and the dashes of the index-th label."""
+    return index % len(COLOURS), DASHES[index // len(COLOURS) % len(DASHES)]
+
+
+def labelled_rounds(last: int) -> list[int]:
+    """Which of the rounds 1 to `last` an axis labels: the first, and round numbers that are not too near to it."""
+    if last == 1:
+        return [1]
+    return [1, *(int(k) for k in round_numbers(2, last, 5) if k == int(k) and (k - 1) * 12 >= last)]
+
+
+def _line(line: Curve, view: Frame, index: int, rounds: Sequence[int], last: int) -> Line:
+    colour, dashes = style(index)
+    pick = line.rounds - 1
+    return Line(
+        label=line.label,
+        note=view.notes.get(line.label, ""),
+        colour=colour,
+        dashes=dashes,
+        x=_across(line.rounds, last),
+        mean=np.where(np.isfinite(line.mean[pick]), view.share(line.mean[pick]), np.nan),
+        low=view.share(line.low[pick]),
+        high=view.share(line.high[pick]),
+        has_band=len(line.seeds) > 1,
+        values=tuple(number(line.mean[k - 1]) if k <= line.mean.size else "-" for k in rounds),
     )
 
 
-def _y_axis(chart: Chart, view: Frame) -> str:
+def _x_ticks(last: int) -> tuple[Tick, ...]:
+    rounds = labelled_rounds(last)
+    return tuple(Tick(at, str(k)) for k, at in zip(rounds, _across(np.array(rounds), last).tolist(), strict=True))
+
+
+def _y_ticks(view: Frame) -> tuple[Tick, ...]:
     ticks = view.ticks()
-    heights = TOP + _down(view, np.array(ticks, np.float64)) / FINE
-    grid = "".join(f"M{LEFT} {_short(y)}h{INNER_WIDTH}" for y in heights)
     step = ticks[1] - ticks[0] if len(ticks) > 1 else ticks[0] or 1.0
-    digits = max(
-        3, 1 + math.ceil(math.log10(max(map(abs, ticks)) / abs(step) or 1.0))
-    )  # neighbours must not read the same
-    labels = "".join(
-        f'<text x="{LEFT - 5}" y="{_short(y + 4)}" text-anchor="end">{number(tick, digits)}</text>'
-        for tick, y in zip(ticks, heights, strict=True)
-    )
-    name = escape(chart.metric + (" (log scale)" if chart.log else ""))
-    return f'<path class="grid" d="{grid}"/>{labels}<text class="name" x="4" y="11">{name}</text>'
+    # Enough digits that no two neighbours read the same.
+    digits = max(3, 1 + math.ceil(math.log10(max(map(abs, ticks)) / abs(step) or 1.0)))
+    heights = view.share(np.array(ticks, np.float64)).tolist()
+    return tuple(Tick(height, number(tick, digits)) for tick, height in zip(ticks, heights, strict=True))
+
+
+def _spread(seeds: Sequence[int]) -> str:
+    """What is said of curves over so many seeds; nothing of a deployed run, which has none."""
+    if seeds[-1] < 2:
+        return ", one seed" if seeds[-1] else ""
+    return f", mean of {' or '.join(map(str, seeds))} seeds (band: min to max)"
 
 
 def _across(rounds: NDArray[np.integer], last: int) -> Vector:
     """0 for the first round, 1 for the last; a single round is in the middle."""
     return (rounds - 1) / (last - 1) if last > 1 else np.full(rounds.shape, 0.5)
-
-
-def _down(view: Frame, values: Vector) -> Vector:
-    """Distances from the top of the plot, fine."""
-    return INNER_HEIGHT * FINE * (1 - view.share(values))
-
-
-def _line(x: Vector, y: Vector) -> str:
-    """A path through the points, broken where y is NaN."""
-    pieces = []
-    for run in _runs(np.isfinite(y)):
-        keep = run[_thin(x[run], y[run], THINNING)]
-        lone = f"m{-2 * FINE} 0h{4 * FINE}" if keep.size == 1 else ""  # a point without neighbours is a short dash
-        pieces.append("M" + _points(x[keep], y[keep]) + lone)
-    return "".join(pieces)
-
-
-def _band(x: Vector, upper: Vector, lower: Vector) -> str:
-    pieces = []
-    for run in _runs(np.isfinite(upper) & np.isfinite(lower)):
-        there = run[_thin(x[run], upper[run], 3 * THINNING)]  # an edge without a line needs less care
-        back = run[_thin(x[run], lower[run], 3 * THINNING)][::-1]
-        points = np.concatenate([x[there], x[back]]), np.concatenate([upper[there], lower[back]])
-        pieces.append(f"M{_points(*points)}Z")
-    return "".join(pieces)
 
 
 def _runs(present: NDArray[np.bool_]) -> Iterable[NDArray[np.intp]]:

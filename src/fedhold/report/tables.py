@@ -1,38 +1,53 @@
-"""Tables of a report, and the CSV files that hold their numbers."""
+"""Tables of numbers and words: in a page, and as CSV files."""
 
 from __future__ import annotations
 
 import csv
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Table", "file_paths", "write_tables"]
+from fedhold.report.formats import csv_cell
+from fedhold.report.pages import Block
 
 
 @dataclass(frozen=True)
-class Table:
-    """One table: a cell is text, a number, a bool or None."""
+class Table(Block):
+    """One table. A page shows it without its title, which names the CSV file.
+
+    header   one word or more for each column; a header of empty texts is not shown
+    rows     cells that are text, numbers, bools or None
+    long     the columns whose texts are broken into lines
+    """
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[object]]
+    long: Collection[str] = ()
+
+    @property
+    def classes(self) -> list[str]:
+        """The CSS class of each column: numbers are flush right, long texts are broken into lines."""
+        columns = ([row[k] for row in self.rows] for k in range(len(self.header)))
+        return [
+            "number" if _numbers(column) else "long" if name in self.long else ""
+            for name, column in zip(self.header, columns, strict=True)
+        ]
 
 
 def write_tables(folder: Path, tables: Sequence[Table]) -> None:
-    """A CSV file for each table."""
+    """Write a CSV file for each table into `folder`, which is made where it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     for path, table in zip(file_paths(folder, [table.title for table in tables], ".csv"), tables, strict=True):
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(table.header)
-            writer.writerows([[_digits(value) for value in row] for row in table.rows])
+            writer.writerows([[csv_cell(value) for value in row] for row in table.rows])
 
 
 def file_paths(folder: Path, titles: Iterable[str], suffix: str) -> list[Path]:
-    """A file for each title, the same in every report; a title met before gets a number."""
+    """A file in `folder` for each title, the same in every report; a title that occurred before gets a number."""
     names: list[str] = []
     for title in titles:
         name = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-.")[:100] or "untitled"
@@ -41,8 +56,7 @@ def file_paths(folder: Path, titles: Iterable[str], suffix: str) -> list[Path]:
     return [folder / f"{name}{suffix}" for name in names]
 
 
-def _digits(value: object) -> object:
-    """Eight digits are more than any seed repeats; an empty cell was not measured."""
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.8g}"
-    return value
+def _numbers(column: Sequence[object]) -> bool:
+    return any(value is not None for value in column) and all(
+        value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column
+    )

@@ -7,10 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["print_table", "table_of"]
-
 
 def table_of(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
+    """An empty table with these columns; those named in `numbers` are flush right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
@@ -18,6 +17,7 @@ def table_of(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
 
 
 def print_table(console: Console, title: str, table: Table) -> None:
+    """Print a table below its title; nothing where the table has no rows."""
     if table.row_count:
         console.print(f"[bold]{escape(title)}[/bold]")
         console.print(table)

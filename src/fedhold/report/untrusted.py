@@ -1,14 +1,20 @@
-"""Text that clients chose, made safe to show: no control characters, no endless lines, no formulas in a table."""
+"""Text that clients chose, made safe to store and to show: no control characters, no endless lines, no spreadsheet formulas.
+
+`one_line` is for what a server stores or logs, `visible` for what a terminal or a page shows, `quoted` for CSV files.
+"""
 
 from __future__ import annotations
 
-__all__ = ["MOST", "quoted", "visible"]
+MOST_SHOWN = 160  # characters of a client's text that a reader is shown
+MOST_STORED = 200  # characters of it that an audit file keeps
 
-MOST = 160  # characters of a text that a client chose; the rest tells nobody more
 
+def visible(text: object, most: int = MOST_SHOWN, *, encoding: str = "utf-8") -> str:
+    r"""The text with every character that a terminal or a browser could act on written as an escape.
 
-def visible(text: object, most: int = MOST, *, encoding: str = "utf-8") -> str:
-    r"""The text with all that a terminal or a browser would act on written out, cut after `most` characters.
+    text       any object; its `str` is taken
+    most       how many characters are kept; three dots stand for the rest
+    encoding   of the terminal; characters that it lacks are written as escapes, too
 
     >>> visible("a\x1b[31m b\u202e c\nd")
     'a\\x1b[31m b\\u202e c\\nd'
@@ -22,10 +28,20 @@ def visible(text: object, most: int = MOST, *, encoding: str = "utf-8") -> str:
 
 
 def quoted(text: object) -> str:
-    """The same for a cell of a CSV file: what a spreadsheet would take for a formula begins with an apostrophe.
+    """The visible text for a cell of a CSV file: an apostrophe precedes what a spreadsheet would take for a formula.
 
     >>> quoted("=1+1"), quoted("numbers that are not finite")
     ("'=1+1", 'numbers that are not finite')
     """
     shown = visible(text)
     return f"'{shown}" if shown.lstrip()[:1] in ("=", "+", "-", "@") and shown.strip() else shown
+
+
+def one_line(text: object, most: int = MOST_STORED) -> str:
+    r"""The text as one line of at most `most` characters, with a blank for every run of unprintable characters and blanks.
+
+    >>> one_line("no\x00 such\n\n file"), one_line("x" * 9, most=6)
+    ('no such file', 'xxx...')
+    """
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)[: 4 * most]).split())
+    return line if len(line) <= most else line[: most - 3] + "..."

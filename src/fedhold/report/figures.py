@@ -1,0 +1,68 @@
+"""Charts and heat maps as PNG files. matplotlib (extra `report`) only puts on paper what was laid out for the page."""
+
+from __future__ import annotations
+
+import importlib.util
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from fedhold.report.charts import Drawing
+from fedhold.report.colours import COLOURS, FULL, SCALE
+from fedhold.report.heatmap import WeightMap
+
+SIZE, DPI = (6.4, 4.4), 130  # inches, and pixels to an inch
+LETTERS = 72  # of a title that fit into a line
+
+
+def can_plot() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def save_png(figure: Drawing | WeightMap, path: Path) -> None:
+    """Write a chart or a heat map of the page as a PNG file. Raises ImportError where matplotlib is missing."""
+    if not can_plot():
+        raise ImportError("figures as PNG need matplotlib. Install it: pip install 'fedhold[report]'")
+    from matplotlib.figure import Figure
+
+    paper = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
+    axes = paper.subplots()
+    paper.suptitle(textwrap.fill(figure.title, LETTERS), fontsize="medium")
+    axes.set(xlabel="round", xlim=(0, 1), ylim=(0, 1))
+    if isinstance(figure, Drawing):
+        _chart(paper, axes, figure)
+    else:
+        _weight_map(paper, axes, figure)
+    paper.savefig(path, metadata={"Software": None})  # the version of matplotlib would change the bytes
+
+
+def _chart(paper: Any, axes: Any, chart: Drawing) -> None:
+    for line in chart.lines:
+        pattern = (0, tuple(map(float, line.dashes.split()))) if line.dashes else "solid"
+        label = f"{line.label} ({line.note})" if line.note else line.label
+        axes.plot(line.x, line.mean, color=COLOURS[line.colour], linestyle=pattern, linewidth=1.6, label=label)
+        if line.has_band:
+            axes.fill_between(line.x, line.low, line.high, color=COLOURS[line.colour], alpha=0.15, linewidth=0)
+    axes.set_xticks([tick.at for tick in chart.x_ticks], [tick.label for tick in chart.x_ticks])
+    axes.set_yticks([tick.at for tick in chart.y_ticks], [tick.label for tick in chart.y_ticks])
+    axes.set(xlim=(-0.02, 1.02), ylabel=chart.axis)
+    axes.grid(alpha=0.3)
+    columns = 2 if max(len(line.label) for line in chart.lines) < 32 else 1
+    paper.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
+
+
+def _weight_map(paper: Any, axes: Any, heat: WeightMap) -> None:
+    from matplotlib.colors import ListedColormap
+
+    colours = ListedColormap(SCALE / 255).with_extremes(bad="white")
+    whole = (0, 1, 0, 1)
+    image = axes.imshow(
+        heat.shares, aspect="auto", cmap=colours, vmin=0, vmax=FULL, interpolation="nearest", extent=whole
+    )
+    axes.axhline(heat.cut, color=COLOURS[1], linewidth=1.5)
+    sides = {"liars": (heat.cut + 1) / 2, "honest": heat.cut / 2}
+    there = {word: at for word, at in sides.items() if 0 < at < 1}
+    axes.set_xticks([tick.at for tick in heat.ticks], [tick.label for tick in heat.ticks])
+    axes.set_yticks(list(there.values()), list(there))
+    paper.colorbar(image, extend="max", label="weight (1 is an equal share)")

@@ -1,0 +1,68 @@
+"""What weights tell: which clients a round held down, and how well that finds the liars of an experiment."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhold.kernels import Vector
+
+LOW = 0.5  # of the median weight: a client below this is held down
+
+
+def held_down(
+    weights: NDArray[np.floating],
+    samples: NDArray[np.floating] | None = None,
+    *,
+    present: NDArray[np.bool_] | None = None,
+) -> NDArray[np.bool_]:
+    """Whether each client was held down in its round, by its weight.
+
+    A client is held down when its weight is below LOW times the median weight of those present and, where samples are
+    given, its weight per sample is below LOW times the median of that, too. It takes both because some rules weigh by
+    samples and some do not: few or many samples alone are no reason to suspect a client.
+
+    weights   (..., m) one row per round; NaN for clients that had no weight
+    samples   (..., m) the positive sample counts, or None where they are not known or are alike
+    present   (..., m) the clients that count; all that have a weight by default
+
+    Clients that are not present are never held down here. A rejected client has no weight: callers count it by itself.
+
+    >>> held_down(np.array([0.3, 0.3, 0.3, 0.1])).tolist()
+    [False, False, False, True]
+    >>> held_down(np.array([0.3, 0.3, 0.3, 0.1]), np.array([90, 90, 90, 30])).tolist()
+    [False, False, False, False]
+    """
+    shares = np.asarray(weights, np.float64)
+    there = ~np.isnan(shares) if present is None else present & ~np.isnan(shares)
+    low = _below_median(shares, there)
+    return low if samples is None else low & _below_median(shares / samples, there)
+
+
+def detection(weights: NDArray[np.floating], byzantine: NDArray[np.bool_]) -> tuple[Vector, Vector]:
+    """Precision and recall of `held_down` against the truth, for each round, among the clients that took part.
+
+    precision = liars held down / clients held down,  recall = liars held down / liars;  NaN where that is 0 / 0
+
+    weights     (rounds, m) NaN for clients that did not take part
+    byzantine   (m,) whether a client lies
+    """
+    held = held_down(weights)
+    liars = byzantine & ~np.isnan(weights)
+    caught = (held & byzantine).sum(axis=1).astype(np.float64)
+    return ratio(caught, held.sum(axis=1)), ratio(caught, liars.sum(axis=1))
+
+
+def ratio(part: NDArray[np.float64], whole: NDArray[np.integer]) -> NDArray[np.float64]:
+    """part / whole, and NaN where `whole` is 0."""
+    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
+
+
+def _below_median(values: NDArray[np.float64], there: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether each value that is there is below LOW times the median of those in its row that are."""
+    rows, known = np.atleast_2d(values), np.atleast_2d(there)
+    low = np.zeros(rows.shape, np.bool_)
+    for row, value, mask in zip(low, rows, known, strict=True):
+        if mask.any():
+            row[mask] = value[mask] < LOW * np.median(value[mask])
+    return low.reshape(values.shape)

@@ -1,0 +1,135 @@
+"""Charts: what they show of their curves, how they are drawn, and that the page and the PNG file show the same."""
+
+import math
+import re
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from fedhold.report import save_png
+from fedhold.report.charts import DASHES, Chart, curve, draw, frame, labelled_rounds, round_numbers, style
+from fedhold.report.colours import COLOURS
+
+
+def svg(chart, order):
+    return draw(chart, order).__html__()
+
+
+def test_a_curve_is_mean_min_and_max_over_seeds():
+    line = curve("huber", (0, 1), [[1.0, 2.0, None], [3.0, 2.0, None]])
+    np.testing.assert_array_equal(line.mean, [2, 2, np.nan])
+    np.testing.assert_array_equal(line.low, [1, 2, np.nan])
+    np.testing.assert_array_equal(line.high, [3, 2, np.nan])
+
+
+def test_a_seed_that_diverged_is_not_averaged_away():
+    line = curve("mean", (0, 1), [[1.0, 2.0], [1.0, None]])
+    assert line.mean[1] == math.inf
+    assert line.low[1] == 2
+    chart = Chart("", "rmse", (line, curve("huber", (0, 1), [[1.0, 1.0]] * 2)))
+    assert dict(frame(chart).notes) == {"mean": "leaves the chart"}
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_one_runaway_does_not_flatten_the_others(log):
+    lines = [curve(f"r{k}", (0,), [[3.0, 1.0 + k]]) for k in range(3)] + [curve("mean", (0,), [[3.0, 1e30]])]
+    view = frame(Chart("", "rmse", tuple(lines), log))
+    assert view.top < 10
+    assert dict(view.notes) == {"mean": "leaves the chart"}
+    assert view.share(lines[-1].mean)[1] > 1
+
+
+def test_a_log_scale_shows_zero_below_the_frame():
+    view = frame(Chart("", "error", (curve("a", (0,), [[1.0, 0.0, 1e-3]]),), log=True))
+    assert view.share(np.array([0.0]))[0] < 0
+    assert view.bottom > 0
+    assert view.notes == {"a": "leaves the chart"}
+
+
+@pytest.mark.parametrize(
+    "rows", [[None], [0.0], [-1.0, -1.0], [1e308, -1e308], [1e-320, 0.0], [math.inf], [0.5, 0.5 + 1e-9]]
+)
+@pytest.mark.parametrize("log", [False, True])
+def test_every_chart_can_be_drawn(rows, log):
+    chart = Chart("t", "x", (curve("a", (0, 1), [rows] * 2),), log)
+    drawn = svg(chart, {"a": 0})
+    assert drawn.count("<path") == 1 + 1 + 1 + 1 + 1 + 1  # grid, axis, band, line, cursor, swatch
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 7), (1e-9, 3e-9), (99.5, 100.5), (0, 1e20)])
+def test_round_numbers_are_few_and_inside(low, high):
+    ticks = round_numbers(low, high, 5)
+    assert 3 <= len(ticks) <= 7
+    slack = 1e-6 * (high - low)
+    assert low - slack <= min(ticks) < max(ticks) <= high + slack
+
+
+def test_neighbouring_ticks_never_read_the_same():
+    drawn = svg(Chart("", "x", (curve("a", (0,), [[100.0001, 100.0002]]),)), {"a": 0})
+    ticks = re.findall(r'text-anchor="end">([^<]+)<', drawn)
+    assert len(ticks) == len(set(ticks)) > 2
+
+
+def test_styles_differ():
+    count = len(COLOURS) * len(DASHES)
+    assert len({style(k) for k in range(count)}) == count
+
+
+def test_thinning_keeps_the_shape():
+    t = np.arange(500)
+    rows = (np.exp(-t / 50) + (t == 250)).tolist()  # a spike of one round must stay
+    drawn = svg(Chart("", "x", (curve("a", (0,), [rows]),)), {"a": 0})
+    path = re.search(r'class="line c0" d="M(\d+) (\d+)l([^"]+)"', drawn)
+    steps = np.array(re.findall(r"-?\d+", path[3]), int).reshape(-1, 2)
+    points = np.cumsum([[int(path[1]), int(path[2])], *steps], axis=0)
+    assert len(points) < 60
+    assert np.ptp(points[:, 1]) > 1800  # of the 1980 that the plot is high
+    heights = np.interp(t / 499 * points[-1, 0], points[:, 0], points[:, 1])
+    meant = points[:, 1].max() - (np.array(rows) - min(rows)) / np.ptp(rows) * np.ptp(points[:, 1])
+    np.testing.assert_allclose(np.delete(heights, [249, 250, 251]), np.delete(meant, [249, 250, 251]), atol=4)
+
+
+def test_labelled_rounds_begin_with_the_first_and_do_not_touch():
+    assert labelled_rounds(1) == [1]
+    assert labelled_rounds(20) == [1, 5, 10, 15, 20]
+    for last in range(2, 700):
+        rounds = labelled_rounds(last)
+        assert rounds[0] == 1
+        assert rounds[-1] <= last
+        assert (np.diff(rounds) * 13 > last).all()
+
+
+def test_the_file_shows_what_the_page_shows(tmp_path, monkeypatch):
+    papers = []
+    monkeypatch.setattr(Figure, "savefig", lambda paper, *_, **__: papers.append(paper))
+    lines = (
+        curve("a", (0, 1), [[1.0, 2.0, 4.0], [1.0, 3.0, None]]),
+        curve("b <c>", (0,), [[5.0, 4.0, 3.0]]),
+        curve("a run that ends", (0,), [[5.0, 4.0, None]]),
+    )
+    drawing = draw(Chart("title", "rmse", lines, log=True), {"a": 0, "b <c>": 9, "a run that ends": 2})
+    save_png(drawing, tmp_path / "a.png")
+    (axes,) = papers[0].axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == [tick.label for tick in drawing.x_ticks]
+    assert [text.get_text() for text in axes.get_yticklabels()] == [tick.label for tick in drawing.y_ticks]
+    for shown, line in zip(axes.lines, drawing.lines, strict=True):
+        np.testing.assert_array_equal(shown.get_xydata(), np.stack([line.x, line.mean], axis=1))
+        assert shown.get_color() == COLOURS[line.colour]
+        assert (shown.get_linestyle() == "--") == bool(line.dashes)
+    assert [line.note for line in drawing.lines] == ["leaves the chart", "", "ends after round 2"]
+    assert [text.get_text() for text in papers[0].legends[0].get_texts()] == [
+        "a (leaves the chart)",
+        "b <c>",
+        "a run that ends (ends after round 2)",
+    ]
+    assert len(axes.collections) == sum(line.has_band for line in drawing.lines) == 1
+
+
+def test_png_files_need_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'fedhold\[report\]'"):
+        save_png(draw(Chart("t", "x", (curve("a", (0,), [[1.0]]),)), {"a": 0}), tmp_path / "a.png")

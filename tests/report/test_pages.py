@@ -1,0 +1,109 @@
+"""Pages: what is put into them is text, whatever it is; empty sections are left out; tables know their numbers."""
+
+from html.parser import HTMLParser
+from importlib import resources
+
+import numpy as np
+import pytest
+
+import fedhold.audit
+import fedhold.lab  # noqa: F401  both have blocks of their own
+from fedhold.report import (
+    Block,
+    Cards,
+    Chart,
+    Folded,
+    Heading,
+    Pair,
+    Paragraph,
+    Section,
+    Table,
+    curve,
+    draw,
+    page,
+    weight_map,
+)
+
+HOSTILE = "<script>alert(1)</script> \"' onload=x {{ 7 * 7 }} {% raw %} ${7*7} &amp;"
+
+
+class Tags(HTMLParser):
+    """The tags of a page with their attributes, and its text."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.tags, self.text, self.open = [], "", []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in ("meta", "link"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def hostile_page():
+    chart = draw(Chart(HOSTILE, HOSTILE, (curve(HOSTILE, (0,), [[1.0, 2.0]]),)), {HOSTILE: 0})
+    table = Table(HOSTILE, (HOSTILE, "b"), [(HOSTILE, 1.0), (None, True)], long=[HOSTILE])
+    blocks = [
+        Paragraph(HOSTILE),
+        Heading(HOSTILE),
+        table,
+        Folded(HOSTILE, [table, Paragraph(HOSTILE)]),
+        Cards([chart, Pair(weight_map(HOSTILE, np.ones((2, 3)), np.arange(3) < 1), chart)]),
+    ]
+    return page(HOSTILE, HOSTILE, [Section(HOSTILE, blocks)])
+
+
+def test_whatever_enters_a_page_is_text():
+    source = hostile_page()
+    seen = Tags(source)
+    assert seen.open == []
+    assert [tag for tag, _ in seen.tags].count("script") == 1  # the page's own
+    assert not any("onload" in attributes for _, attributes in seen.tags)
+    assert seen.text.count(HOSTILE) >= 12
+
+
+def blocks(kind=Block):
+    return [block for sub in kind.__subclasses__() for block in (sub, *blocks(sub))]
+
+
+@pytest.mark.parametrize("block", blocks(), ids=lambda block: block.__name__)
+def test_every_block_has_a_macro_of_its_name(block):
+    source = resources.files("fedhold.report").joinpath("templates", block.template).read_text(encoding="utf-8")
+    assert f"{{% macro {block.__name__}(it) -%}}" in source
+
+
+def test_sections_without_blocks_are_left_out():
+    source = page("t", "s", [Section("Empty one", []), Section("Who was held down", [Paragraph("text")])])
+    assert "Empty one" not in source
+    assert '<a href="#who-was-held-down">Who was held down</a>' in source
+    assert '<h2 id="who-was-held-down">' in source
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ((1, 2.5), "number"),
+        ((1, None), "number"),
+        ((None, None), ""),
+        ((1, True), ""),
+        ((1, "text"), ""),
+        (("a", "b"), ""),
+    ],
+)
+def test_columns_of_numbers_are_flush_right(column, kind):
+    assert Table("", ("a",), [(value,) for value in column]).classes == [kind]
+
+
+def test_a_table_without_header_has_none():
+    assert "<thead" not in Table("", ("", ""), [("a", 1)]).__html__()
+    assert "<thead" in Table("", ("", "b"), [("a", 1)]).__html__()
