@@ -1,4 +1,4 @@
-"""An environment of its own for the other libraries, in the user's cache; the benchmark then runs again inside it."""
+"""A Python environment of its own for the other libraries, in the user's cache, in which the benchmark then runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from fedhold.bench.machine import readable
-
-__all__ = ["folder", "inside", "left_out", "prepare", "run_inside"]
+import fedhold
+from fedhold.bench import readable
 
 TORCH = "torch==2.13.0"
-CUDA = ("nvidia-", "cuda-", "triton")  # what a build for graphics cards brings along, gigabytes of it
+CUDA = ("nvidia-", "cuda-", "triton")  # packages that only a build for graphics cards needs: gigabytes
 CPU_ONLY = (
     "pip would fetch a build for CUDA, gigabytes of it. Tell pip where builds for the CPU are, with PIP_EXTRA_INDEX_URL "
     "or PIP_FIND_LINKS as PyTorch's installation page has it, and try again."
 )
-# In this order: what comes later must not bring another torch. ByzFL asks for torchvision and seaborn, which its plots
-# need and its rules do not.
+# The packages of each library, one tuple per call of pip, installed in this order so that none brings another torch.
+# ByzFL is installed without its dependencies: torchvision and seaborn serve its plots, not its rules.
 PEERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "byzfl": (("scipy>=1.12",), ("--no-deps", "byzfl>=0.0.11")),
     "geom-median": (("--no-deps", "geom-median>=0.1.0"),),
@@ -36,17 +35,18 @@ PEERS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 NEEDS_TORCH = ("byzfl", "geom-median", "torchjd")
 SIZES = {"torch": "about 700 MB", "byzfl": "about 110 MB with scipy", "flwr": "about 200 MB with what it needs"}
-NOTES = "left-out.json"
+NOTES = "left-out.json"  # libraries that could not be installed, and why
+ALONE = "Measure our rules alone with: fedhold bench."
 
 
 def folder() -> Path:
-    """Where the environment is: one for each version of Python."""
+    """Where the environment is; each version of Python has its own."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "fedhold" / f"bench-python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def inside(environment: Path) -> bool:
-    """Whether this process runs in it already."""
+    """Whether this process runs in that environment."""
     return Path(sys.prefix).resolve() == environment.resolve()
 
 
@@ -58,15 +58,17 @@ def left_out(environment: Path) -> dict[str, str]:
 
 
 def prepare(environment: Path, console: Console) -> None:
-    """Make it, or complete it. What cannot be installed is noted and left out; a library of today stays as it is."""
+    """Make the environment, or install what it lacks; libraries that are there already keep their version.
+
+    What cannot be installed is left out of the comparison, and `left_out` says why.
+    """
     python = _python(environment)
     if not python.exists():
         console.print(f"Making an environment for the other libraries: {escape(str(environment))}")
         made = subprocess.run([sys.executable, "-m", "venv", str(environment)], capture_output=True, text=True)
         if made.returncode:
             raise ValueError(
-                f"no environment could be made in {environment}: {_last_line(made)}. Install python3-venv, or measure "
-                "without --peers."
+                f"no environment could be made in {environment}: {_last_line(made)}. Install python3-venv. {ALONE}"
             )
     present = _installed(python)
     problems: dict[str, str] = {}
@@ -75,7 +77,7 @@ def prepare(environment: Path, console: Console) -> None:
     with console.status("Looking for what fedhold itself needs"):
         done = _pip(python, "install", "--quiet", *own, "matplotlib>=3.8")
     if done.returncode:
-        raise ValueError(f"what fedhold needs could not be installed: {_last_line(done)}. Measure without --peers.")
+        raise ValueError(f"what fedhold needs could not be installed: {_last_line(done)}. {ALONE}")
     if "torch" not in present:
         problem = CPU_ONLY if _brings_cuda(python) else _install(python, console, "torch", [(TORCH,)], present)
         problems |= {"torch": problem} if problem else {}
@@ -92,19 +94,18 @@ def prepare(environment: Path, console: Console) -> None:
 
 
 def run_inside(environment: Path, arguments: Sequence[str]) -> int:
-    """This command once more, there, with the code that runs here; its exit code."""
-    package = Path(__file__).parent
+    """Run this command again in the environment, with the fedhold that runs here; returns its exit code."""
     copy = _site(environment) / "fedhold"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(fedhold.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     without = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    return subprocess.run([_python(environment), "-m", "fedhold", *arguments], env=without).returncode
+    return subprocess.run([_python(environment), str(Path(__file__).parent), *arguments], env=without).returncode
 
 
 def _install(
     python: Path, console: Console, name: str, steps: Sequence[Sequence[str]], present: set[str]
 ) -> str | None:
-    """Why it could not be installed, or None."""
+    """Install one library in several steps, unless it is `present`; returns why that failed, or None."""
     if name in present:
         return None
     words = " ".join(word for step in steps for word in step if not word.startswith("--"))
