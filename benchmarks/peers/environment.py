@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,36 @@ from rich.markup import escape
 import fedhold
 from fedhold.bench import readable
 
-TORCH = "torch==2.13.0"
 CUDA = ("nvidia-", "cuda-", "triton")  # packages that only a build for graphics cards needs: gigabytes
 CPU_ONLY = (
     "pip would fetch a build for CUDA, gigabytes of it. Tell pip where builds for the CPU are, with PIP_EXTRA_INDEX_URL "
     "or PIP_FIND_LINKS as PyTorch's installation page has it, and try again."
 )
-# The packages of each library, one tuple per call of pip, installed in this order so that none brings another torch.
-# ByzFL is installed without its dependencies: torchvision and seaborn serve its plots, not its rules.
-PEERS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "byzfl": (("scipy>=1.12",), ("--no-deps", "byzfl>=0.0.11")),
-    "geom-median": (("--no-deps", "geom-median>=0.1.0"),),
-    "torchjd": (("torchjd>=0.18.0",),),
-    "flwr": (("flwr>=1.38",),),
+
+
+@dataclass(frozen=True)
+class Library:
+    """How a library is installed.
+
+    steps        arguments of one `pip install` each, in this order
+    size         of what they bring, for the user; '' where it is small
+    needs_torch  whether it is of no use without torch
+    """
+
+    steps: tuple[tuple[str, ...], ...]
+    size: str = ""
+    needs_torch: bool = True
+
+
+TORCH = Library((("torch==2.13.0",),), "about 700 MB")
+# Installed after torch, so that none brings another one. ByzFL comes without its dependencies: torchvision and seaborn
+# serve its plots, not its rules.
+PEERS: dict[str, Library] = {
+    "byzfl": Library((("scipy>=1.12",), ("--no-deps", "byzfl>=0.0.11")), "about 110 MB with scipy"),
+    "geom-median": Library((("--no-deps", "geom-median>=0.1.0"),)),
+    "torchjd": Library((("torchjd>=0.18.0",),)),
+    "flwr": Library((("flwr>=1.38",),), "about 200 MB with what it needs", needs_torch=False),
 }
-NEEDS_TORCH = ("byzfl", "geom-median", "torchjd")
-SIZES = {"torch": "about 700 MB", "byzfl": "about 110 MB with scipy", "flwr": "about 200 MB with what it needs"}
 NOTES = "left-out.json"  # libraries that could not be installed, and why
 ALONE = "Measure our rules alone with: fedhold bench."
 
@@ -79,12 +94,12 @@ def prepare(environment: Path, console: Console) -> None:
     if done.returncode:
         raise ValueError(f"what fedhold needs could not be installed: {_last_line(done)}. {ALONE}")
     if "torch" not in present:
-        problem = CPU_ONLY if _brings_cuda(python) else _install(python, console, "torch", [(TORCH,)], present)
+        problem = CPU_ONLY if _brings_cuda(python) else _install(python, console, "torch", TORCH, present)
         problems |= {"torch": problem} if problem else {}
-    for name, steps in PEERS.items():
-        if name in NEEDS_TORCH and "torch" in problems:
+    for name, library in PEERS.items():
+        if library.needs_torch and "torch" in problems:
             problems[name] = "needs torch"
-        elif problem := _install(python, console, name, steps, present):
+        elif problem := _install(python, console, name, library, present):
             problems[name] = problem
     for name, problem in problems.items():
         console.print(f"{name} is left out: {escape(problem)}")
@@ -102,15 +117,13 @@ def run_inside(environment: Path, arguments: Sequence[str]) -> int:
     return subprocess.run([_python(environment), str(Path(__file__).parent), *arguments], env=without).returncode
 
 
-def _install(
-    python: Path, console: Console, name: str, steps: Sequence[Sequence[str]], present: set[str]
-) -> str | None:
-    """Install one library in several steps, unless it is `present`; returns why that failed, or None."""
+def _install(python: Path, console: Console, name: str, library: Library, present: set[str]) -> str | None:
+    """Install one library, unless it is `present`; returns why that failed, or None."""
     if name in present:
         return None
-    words = " ".join(word for step in steps for word in step if not word.startswith("--"))
-    console.print(f"Installing {escape(words)}" + (f", {SIZES[name]}" if name in SIZES else ""))
-    for step in steps:
+    words = " ".join(word for step in library.steps for word in step if not word.startswith("--"))
+    console.print(f"Installing {escape(words)}" + (f", {library.size}" if library.size else ""))
+    for step in library.steps:
         with console.status(f"pip install {escape(' '.join(step))}"):
             done = _pip(python, "install", "--quiet", *step)
         if done.returncode:
@@ -119,7 +132,7 @@ def _install(
 
 
 def _brings_cuda(python: Path) -> bool:
-    planned = _pip(python, "install", "--quiet", "--dry-run", "--report", "-", TORCH)
+    planned = _pip(python, "install", "--quiet", "--dry-run", "--report", "-", *TORCH.steps[0])
     if planned.returncode:
         return False  # the installation itself will say what is wrong
     names = [entry["metadata"]["name"].lower() for entry in json.loads(planned.stdout)["install"]]
