@@ -21,7 +21,7 @@ deploy-demo: $(VENV)/.installed-flower ## a Flower federation of seven processes
 	@$(VENV)/bin/python examples/deploy/demo.py
 
 bench: $(VENV)/.installed ## our rules beside those of other libraries, in an environment made for them; docs/performance.md
-	@$(IN_VENV) fedhold bench --peers --round --scaling --json docs/performance.json --docs docs/performance.md
+	@$(VENV)/bin/python benchmarks/peers --round --scaling --json docs/performance.json --docs docs/performance.md
 
 test: $(VENV)/.installed-dev ## every test
 	$(IN_VENV) pytest $(ARGS)

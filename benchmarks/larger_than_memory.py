@@ -2,12 +2,13 @@
 
     python benchmarks/larger_than_memory.py [--gigabytes 30] [--limit 2] [--clients 500] [--directory DIR] [rule ...]
 
-Makes one .npy file per client (float32, a fifth of them liars), aggregates them in a process of its own, and deletes them.
-The process may not have more than --limit gigabytes of resident memory, files it has mapped included: its heap is limited
-by the system, and whoever reaches the limit otherwise is killed within 50 ms, and shown as such. The files are dropped
-from the machine's cache before each rule, so that every read is one of the disk.
+The script makes one .npy file per client (float32, a fifth of the clients lie), aggregates the files by each rule in a
+process of its own, and deletes them. That process may not have more than --limit gigabytes of resident memory, files it
+has mapped included: the system limits its heap, and a process that reaches the limit in another way is killed within 50 ms
+and shown as killed. The files are dropped from the machine's cache before each rule, so that every read is one of the disk.
 
-Reads: bytes read from the files over their size; and over all bytes the process has read, as the system counts them.
+Two columns count reads, both as multiples of the size of the files: the bytes that fedhold reports as read from them, and
+all bytes that the process has read, as the system counts them.
 """
 
 import argparse
@@ -32,7 +33,7 @@ CHUNK = 2**22
 
 
 def make(directory, clients, d):
-    """One file per client; the first fifth of them lies."""
+    """Write one file per client; the first fifth of the clients lie."""
     rng = np.random.default_rng(0)
     directory.mkdir()
     for i in range(clients):
@@ -47,6 +48,7 @@ def make(directory, clients, d):
 
 
 def forget(directory):
+    """Drop the files from the machine's cache."""
     for path in directory.iterdir():
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -61,13 +63,14 @@ def field(path, name):
 
 
 def child(directory, out, rule, f, limit):
-    """What runs under the limit; prints what it found out about itself."""
+    """Aggregate under the limit, and print what that took as JSON: this runs in a process of its own."""
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    told, lock, before = [0], threading.Lock(), field("/proc/self/io", "rchar")
+    read, lock, before = 0, threading.Lock(), field("/proc/self/io", "rchar")
 
     def on_read(count):
+        nonlocal read
         with lock:
-            told[0] += count
+            read += count
 
     began = time.perf_counter()
     result = aggregate(open_updates(directory, on_read=on_read), rule, **({"f": f} if rule in ASKS_F else {}))
@@ -76,7 +79,7 @@ def child(directory, out, rule, f, limit):
         json.dumps(
             {
                 "seconds": time.perf_counter() - began,
-                "read": told[0],
+                "read": read,
                 "rchar": field("/proc/self/io", "rchar") - before,
                 "peak": 1024 * field("/proc/self/status", "VmHWM"),
                 "off": float(np.abs(np.load(out, mmap_mode="r")[:1000] - 1).mean()),
@@ -86,17 +89,17 @@ def child(directory, out, rule, f, limit):
 
 
 def watched(command, limit):
-    """The process's last words, or None where it was killed, or ended by itself, for want of memory."""
+    """Run the command, and return the JSON it prints; None where it was killed at the limit, or failed."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     while process.poll() is None:
         try:
             if 1024 * field(f"/proc/{process.pid}/status", "VmRSS") > limit:
                 process.kill()
         except (FileNotFoundError, ProcessLookupError):
-            break  # it has just ended
+            break  # The process has just ended.
         time.sleep(0.05)
-    words = process.communicate()[0]
-    return json.loads(words) if process.returncode == 0 else None
+    printed = process.communicate()[0]
+    return json.loads(printed) if process.returncode == 0 else None
 
 
 def main():
@@ -105,7 +108,7 @@ def main():
     parser.add_argument("--gigabytes", type=float, default=30.0)
     parser.add_argument("--limit", type=float, default=2.0, help="of resident memory, in gigabytes")
     parser.add_argument("--clients", type=int, default=500)
-    parser.add_argument("--directory", help="where the files go for a while; the system's place for such unless given")
+    parser.add_argument("--directory", help="where the files go; the system's folder for temporary files unless given")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     clients, limit = options.clients, int(1e9 * options.limit)
@@ -136,13 +139,13 @@ def main():
         for rule in options.rules:
             forget(directory)
             command = [sys.executable, __file__, rule, "--clients", str(clients), "--limit", str(options.limit)]
-            told = watched([*command, "--child", str(directory), str(out)], limit)
-            if told is None:
+            found = watched([*command, "--child", str(directory), str(out)], limit)
+            if found is None:
                 print(f"| {rule} | killed at the limit, or failed | | | | | |", flush=True)
                 continue
             print(
-                f"| {rule} | {told['seconds']:.1f} s | {told['peak'] / 1e9:.2f} GB | {told['read'] / size:.2f} | "
-                f"{told['rchar'] / size:.2f} | {told['read'] / told['seconds'] / 1e9:.2f} | {told['off']:.3f} |",
+                f"| {rule} | {found['seconds']:.1f} s | {found['peak'] / 1e9:.2f} GB | {found['read'] / size:.2f} | "
+                f"{found['rchar'] / size:.2f} | {found['read'] / found['seconds'] / 1e9:.2f} | {found['off']:.3f} |",
                 flush=True,
             )
             out.unlink()

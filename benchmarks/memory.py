@@ -20,6 +20,7 @@ RULES = (
 
 
 def peak(updates, rule, f):
+    """The most bytes that the call has allocated at a time; `f` is the number of liars for rules that need it."""
     tracemalloc.start()
     result = aggregate(updates, rule.partition(" + ")[0].format(f=f))
     if rule.endswith("certificate"):
@@ -46,7 +47,7 @@ def main():
     print("| rule |" + "".join(f" {form} |" for form in forms))
     print("|---|" + "---|" * len(forms))
     for rule in RULES:
-        peak(X, rule, (options.m - 4) // 5)  # once for what is imported and compiled
+        peak(X, rule, (options.m - 4) // 5)  # One call before: imports and compiled code must not count.
         shares = [peak(updates, rule, (options.m - 4) // 5) / X.nbytes for updates in forms.values()]
         print(
             f"| {rule.replace('(f={f})', '').replace(' |', ',')} |" + "".join(f" {share:.1%} |" for share in shares),

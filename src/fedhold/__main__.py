@@ -1,4 +1,4 @@
-"""python -m fedhold."""
+"""The command line, run as `python -m fedhold`."""
 
 from fedhold.cli import main
 

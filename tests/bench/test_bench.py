@@ -1,31 +1,38 @@
-"""The benchmark: tables, JSON, chart and document agree; trouble is reported; the reference is right."""
+"""The benchmark of our own rules: tables and JSON agree, trouble is reported, the reference is right."""
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-import fedhold.bench.environment as environment
+import fedhold.bench.machine
+import fedhold.bench.round
+import fedhold.bench.timing
 from fedhold import aggregate
-from fedhold.bench import machine as bench_machine
-from fedhold.bench import measure as bench_measure
-from fedhold.bench import round as bench_round
-from fedhold.bench.measure import OURS, OWN, YARDSTICK, clients, liars, measure
-from fedhold.bench.peers import LIBRARIES, PEERS, Peer
+from fedhold.bench import (
+    OURS,
+    OWN,
+    SHAPES,
+    YARDSTICK,
+    Contender,
+    Peers,
+    Plan,
+    cell,
+    libraries_of,
+    measure_all,
+    print_results,
+    read_results,
+    write_results,
+)
 from fedhold.bench.reference import PULLS, gram, off_by, solve
-from fedhold.bench.round import one_round
-from fedhold.bench.run import SHAPES, Outputs, Plan, bench, measure_all, tell
-from fedhold.bench.scaling import RULES, scaling, slope
-from fedhold.bench.show import best_of, cell, libraries_of
+from fedhold.bench.round import RoundPeer, measure_round, timed
+from fedhold.bench.timing import GROWTH_RULES, clients, liars, measure, measure_growth, slope
 from fedhold.cli.app import app
-from fedhold.lab.datasets import DataError
+from fedhold.lab import DataError
 
 SMALL = ["23x200", "30x300"]
 
@@ -35,7 +42,7 @@ def quiet(_):
 
 
 def peer(rule="median", library="ByzFL", call=lambda X: np.median(X, axis=0), memory=1.0):
-    return Peer(rule, library, lambda X, f: lambda: lambda: call(X), lambda m, f: memory)  # noqa: ARG005
+    return Contender(rule, library, lambda X, f: lambda: lambda: call(X), lambda m, f: memory)  # noqa: ARG005
 
 
 def row_of(rows, rule, library):
@@ -45,19 +52,20 @@ def row_of(rows, rule, library):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A whole run of small shapes with one peer: what it printed, and the files it wrote."""
-    folder = tmp_path_factory.mktemp("bench")
-    outputs = Outputs(folder / "all.json", folder / "charts" / "all.png", folder / "docs.md")
+    """A whole run of small shapes with two rules of another library: what it printed, and the JSON it wrote."""
+    path = tmp_path_factory.mktemp("bench") / "results" / "all.json"
     console = Console(record=True, width=200)
-    plan = replace(Plan.of(SMALL, "", 2, 5.0), peers=[peer(), peer("geometric_median", call=lambda X: X.mean(axis=0))])
-    tell(measure_all(plan, console, quiet), outputs, console)
-    return console.export_text(), outputs
+    rules = [peer(), peer("geometric_median", call=lambda X: X.mean(axis=0))]
+    plan = replace(Plan.of(SMALL, "", 2, 5.0), peers=Peers(rules))
+    results = measure_all(plan, console, quiet)
+    print_results(console, results)
+    write_results(path, results)
+    return console.export_text(), path
 
 
-def test_table_json_and_document_agree(run):
-    printed, outputs = run
-    results = json.loads(outputs.json.read_text(encoding="utf-8"))
-    document = outputs.docs.read_text(encoding="utf-8")
+def test_table_and_json_agree(run):
+    printed, path = run
+    results = json.loads(path.read_text(encoding="utf-8"))
     assert [(shape["m"], shape["d"], shape["f"]) for shape in results["shapes"]] == [(23, 200, 4), (30, 300, 6)]
     for shape in results["shapes"]:
         assert {row["rule"] for row in shape["rows"]} == {YARDSTICK, *OWN}
@@ -69,39 +77,35 @@ def test_table_json_and_document_agree(run):
             assert row["multiple"] == pytest.approx(row["best"] / mean["best"])
         line = [cell(row_of(shape["rows"], "median", name)) for name in (OURS, "ByzFL")]
         assert f"median {' '.join(line)}" in " ".join(printed.split())
-        fastest = best_of(shape, "median")
-        pairs = zip((OURS, "ByzFL"), line, strict=True)
-        bold = [f"**{text}**" if name == fastest else text for name, text in pairs]
-        assert f"| median | {' | '.join(bold)} |" in document
 
 
 def test_unconverged_results_are_seen(run):
-    printed, outputs = run
-    for shape in json.loads(outputs.json.read_text(encoding="utf-8"))["shapes"]:
+    printed, path = run
+    for shape in read_results(path)["shapes"]:
         for rule in PULLS:
             assert row_of(shape["rows"], rule, OURS)["off"] < 1e-6
         lazy = row_of(shape["rows"], "geometric_median", "ByzFL")["off"]
         assert lazy > 1e-2
         assert f"ByzFL, geometric_median: {lazy:.1e}" in printed
-        assert f"{lazy:.1e}" in outputs.docs.read_text(encoding="utf-8")
 
 
-def test_charts_are_pictures(run):
-    _, outputs = run
-    beside = outputs.docs.parent / "figures" / "docs.png"
-    for path in (outputs.chart, beside):
-        assert path.read_bytes().startswith(b"\x89PNG")
-    assert "](figures/docs.png)" in outputs.docs.read_text(encoding="utf-8")
+def test_an_earlier_run_is_shown_again(run):
+    printed, path = run
+    shown = CliRunner().invoke(app, ["bench", "--from", str(path)], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.split() == printed.split()
 
 
-def test_an_earlier_run_is_told_again(run, tmp_path):
-    _, outputs = run
-    again = tmp_path / "again.md"
-    told = CliRunner().invoke(app, ["bench", "--from", str(outputs.json), "--docs", str(again)])
-    assert told.exit_code == 0, told.output
-    assert again.read_text(encoding="utf-8").replace("again.png", "docs.png") == outputs.docs.read_text(
-        encoding="utf-8"
-    )
+def test_results_are_kept_after_each_part(monkeypatch):
+    monkeypatch.setattr(fedhold.bench.round, "prepare", nowhere)
+    kept = []
+    plan = replace(Plan.of(SMALL, "mean", 1, 5.0), round=True)
+    measure_all(plan, Console(quiet=True), lambda results: kept.append((len(results["shapes"]), "round" in results)))
+    assert kept == [(1, False), (2, False), (2, True)]
+
+
+def nowhere(*_):
+    raise DataError("no source has MNIST")
 
 
 # Trouble
@@ -126,8 +130,8 @@ def test_a_peer_that_raises_is_shown_with_its_error():
 
 def test_a_slow_peer_is_run_once(monkeypatch):
     ticks = iter(np.arange(0, 1000, 7.0))
-    monkeypatch.setattr(bench_measure.time, "perf_counter", lambda: next(ticks))
-    monkeypatch.setattr(bench_measure.time, "sleep", quiet)
+    monkeypatch.setattr(fedhold.bench.timing.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(fedhold.bench.timing.time, "sleep", quiet)
     rows = measure(clients(23, 200, 0), ["median"], [peer()], repeat=3, budget=5.0, watch=quiet)
     for row in rows:
         assert (row["status"], row["seconds"]) == ("once", [7.0])
@@ -136,8 +140,8 @@ def test_a_slow_peer_is_run_once(monkeypatch):
 
 def test_repeats_end_when_the_time_is_up(monkeypatch):
     ticks = iter(np.arange(0, 1000, 3.0))
-    monkeypatch.setattr(bench_measure.time, "perf_counter", lambda: next(ticks))
-    monkeypatch.setattr(bench_measure.time, "sleep", quiet)
+    monkeypatch.setattr(fedhold.bench.timing.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(fedhold.bench.timing.time, "sleep", quiet)
     row = measure(clients(23, 200, 0), ["median"], [peer()], repeat=9, budget=5.0, watch=quiet)[-1]
     assert (row["status"], row["seconds"]) == ("measured", [3.0, 3.0])
 
@@ -159,19 +163,24 @@ def test_a_peer_that_is_not_there_has_no_column():
 
 
 def test_memory_is_known():
-    assert bench_machine.available_memory() > 2**20
-    assert [bench_machine.readable(n) for n in (12, 3_400, 5.6e6, 7.8e9)] == ["12 B", "3 kB", "6 MB", "7.8 GB"]
+    assert fedhold.bench.machine.available_memory() > 2**20
+    assert [fedhold.bench.machine.readable(n) for n in (12, 3_400, 5.6e6, 7.8e9)] == ["12 B", "3 kB", "6 MB", "7.8 GB"]
 
 
-def test_figures_from_a_busy_machine_say_so(run, tmp_path):
-    _, outputs = run
-    results = json.loads(outputs.json.read_text(encoding="utf-8"))
+def test_figures_from_a_busy_machine_say_so(run):
+    results = read_results(run[1])
     for load, warned in ((None, False), (0.1, False), (7.5, True)):
         results["settings"]["load before"] = load
         console = Console(record=True, width=200)
-        tell(results, Outputs(docs=tmp_path / "busy.md"), console)
-        for text in (console.export_text(), (tmp_path / "busy.md").read_text(encoding="utf-8")):
-            assert ("busy with other work (a load of 7.5" in text) is warned
+        print_results(console, results)
+        assert ("busy with other work (a load of 7.5" in console.export_text()) is warned
+
+
+def test_what_was_left_out_is_said():
+    plan = replace(Plan.of(SMALL[:1], "mean", 1, 5.0), peers=Peers(left_out={"byzfl": "needs torch"}))
+    console = Console(record=True, width=200)
+    print_results(console, measure_all(plan, console, quiet))
+    assert "byzfl was left out: needs torch" in console.export_text()
 
 
 # The mathematics
@@ -209,68 +218,75 @@ def test_clients_are_as_said():
 
 def test_growth():
     assert slope([1, 10, 100], [3.0, 300.0, 30000.0]) == 2
-    rows = scaling(repeat=1, budget=1.0, seed=0, watch=quiet, over_clients=(10, 20), over_columns=(100, 200, 400))
+    rows = measure_growth(
+        repeat=1, budget=1.0, seed=0, watch=quiet, over_clients=(10, 20), over_columns=(100, 200, 400)
+    )
     assert [(row["rule"], row["axis"]) for row in rows] == [
-        (rule, axis) for axis in ("clients", "columns") for rule in (YARDSTICK, *RULES)
+        (rule, axis) for axis in ("clients", "columns") for rule in (YARDSTICK, *GROWTH_RULES)
     ]
     assert all(len(row["seconds"]) == len(row["sizes"]) and math.isfinite(row["slope"]) for row in rows)
 
 
+# One round
+
+
 def test_a_round_without_data_says_so(monkeypatch):
-    def nowhere(*_):
-        raise DataError("no source has MNIST")
-
-    monkeypatch.setattr(bench_round, "prepare", nowhere)
-    assert one_round(peers=False, repeat=1, seed=0, watch=quiet) == {"failed": "no source has MNIST"}
+    monkeypatch.setattr(fedhold.bench.round, "prepare", nowhere)
+    assert measure_round(None, repeat=1, seed=0, watch=quiet) == {"failed": "no source has MNIST"}
 
 
-# The other libraries
+def test_a_round_has_parts_and_a_witness_that_no_attack_changes():
+    gradients = np.ones((3, 2))
+
+    def attack(updates):
+        updates[:] = 0
+        return updates
+
+    played = timed(lambda: gradients, attack, lambda sent: sent.sum())
+    np.testing.assert_array_equal(played.witness, [1, 1])
+    assert list(played.seconds) == ["gradients", "attack", "aggregation"]
+    assert min(played.seconds.values()) >= 0
 
 
-def test_peers_are_of_rules_we_have_and_libraries_we_show():
-    assert {one.rule for one in PEERS} <= set(OWN)
-    assert {one.library for one in PEERS} == set(LIBRARIES)
-    assert len({(one.rule, one.library) for one in PEERS}) == len(PEERS)
+class Shards:
+    m, counts = 500, np.ones(500)
 
 
-def test_peers_run_in_an_environment_of_their_own(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert tmp_path in environment.folder().parents
-    assert not environment.inside(environment.folder())
-    asked = []
-    monkeypatch.setattr(environment, "prepare", lambda place, _: asked.append(place))
-    monkeypatch.setattr(environment, "run_inside", lambda place, words: asked.append((place, words)) or 3)
-    monkeypatch.setattr(sys, "argv", ["fedhold", "bench", "--peers"])
-    assert bench(Plan.of([], "", 1, 1.0), Outputs(), Console(), peers=True) == 3
-    assert asked == [environment.folder(), (environment.folder(), ["bench", "--peers"])]
+class Task:
+    d = 3
+
+    def initial(self, rng):  # noqa: ARG002
+        return np.zeros(3, np.float32)
 
 
-def test_what_cannot_be_installed_is_noted_and_left_out(monkeypatch, tmp_path):
-    def pip(python, *words):  # noqa: ARG001
-        fails = any("torch" in word for word in words)
-        return subprocess.CompletedProcess(words, int(fails), "[]", "ERROR: no such thing\n" if fails else "")
-
-    monkeypatch.setattr(environment, "_pip", pip)
-    monkeypatch.setattr(environment, "_python", lambda place: place)
-    console = Console(record=True, width=200)
-    environment.prepare(tmp_path, console)
-    left = environment.left_out(tmp_path)
-    assert left["torch"] == "ERROR: no such thing"
-    assert left["byzfl"] == "needs torch"
-    assert "flwr" not in left
-    assert "torch is left out: ERROR: no such thing" in console.export_text()
+@pytest.fixture
+def tiny_round(monkeypatch):
+    """A round whose gradients are all ones."""
+    world = type("World", (), {"task": Task(), "shards": Shards()})()
+    monkeypatch.setattr(fedhold.bench.round, "prepare", lambda *_: world)
+    monkeypatch.setattr(fedhold.bench.round, "answers", lambda *_: np.ones((500, 3), np.float32))
 
 
-def test_builds_for_graphics_cards_are_refused(monkeypatch, tmp_path):
-    planned = json.dumps({"install": [{"metadata": {"name": name}} for name in ("torch", "nvidia-cublas")]})
+@pytest.mark.usefixtures("tiny_round")
+def test_another_round_is_timed_beside_ours(monkeypatch):
+    ticks = iter(np.arange(0, 1000, 1.0))
+    monkeypatch.setattr(fedhold.bench.round.time, "perf_counter", lambda: next(ticks))
+    twice = RoundPeer("twice", lambda *_: lambda: timed(lambda: 2 * np.ones((500, 3)), quiet, quiet))
+    found = measure_round(twice, repeat=2, seed=0, watch=quiet)
+    assert (found["clients"], found["liars"], found["missing"]) == (500, 100, "")
+    assert found["best"] == {name: {"gradients": 1, "attack": 1, "aggregation": 1} for name in (OURS, "twice")}
+    assert found["seconds"] == {OURS: [3, 3], "twice": [3, 3]}
+    assert (found["faster"], found["gradients apart"]) == pytest.approx((1, 1))
 
-    def pip(python, *words):  # noqa: ARG001
-        return subprocess.CompletedProcess(words, 0, planned if "--dry-run" in words else "[]", "")
 
-    monkeypatch.setattr(environment, "_pip", pip)
-    monkeypatch.setattr(environment, "_python", lambda place: place)
-    environment.prepare(tmp_path, Console(quiet=True))
-    assert "gigabytes" in environment.left_out(tmp_path)["torch"]
+@pytest.mark.usefixtures("tiny_round")
+def test_another_round_may_be_missing():
+    def missing(*_):
+        raise ModuleNotFoundError("No module named 'torch'")
+
+    found = measure_round(RoundPeer("torch", missing), repeat=1, seed=0, watch=quiet)
+    assert (list(found["best"]), found["missing"]) == ([OURS], "No module named 'torch'")
+    assert "faster" not in found
 
 
 # The command
@@ -279,8 +295,9 @@ def test_builds_for_graphics_cards_are_refused(monkeypatch, tmp_path):
 def test_help_tells_the_options():
     told = CliRunner().invoke(app, ["bench", "--help"])
     assert told.exit_code == 0
-    for option in ("shape", "rules", "repeat", "seconds", "peers", "json", "chart", "round", "scaling", "docs", "from"):
+    for option in ("shape", "rules", "repeat", "seconds", "json", "round", "scaling", "from"):
         assert f"--{option}" in told.output
+    assert "python benchmarks/peers" in " ".join(told.output.split())
 
 
 def test_the_command_measures(tmp_path):
@@ -303,6 +320,7 @@ def test_the_command_measures(tmp_path):
         (["--repeat", "0"], "repeat"),
         (["--seconds", "-1"], "seconds"),
         (["--from", "nowhere.json"], "fedhold bench --json"),
+        (["--peers"], "No such option"),
     ],
 )
 def test_a_bad_call_says_what_to_do(words, remedy):
@@ -315,12 +333,3 @@ def test_shapes_of_the_default_table_are_read():
     assert [m * d for m, d in Plan.of([], "", 1, 1.0).shapes] == [
         math.prod(map(int, shape.split("x"))) for shape in SHAPES
     ]
-
-
-def test_the_document_is_what_its_json_says(tmp_path):
-    docs = Path(__file__).parents[2] / "docs"
-    again = tmp_path / "performance.md"
-    told = CliRunner().invoke(app, ["bench", "--from", str(docs / "performance.json"), "--docs", str(again)])
-    assert told.exit_code == 0, told.output
-    remedy = "write it again: fedhold bench --from docs/performance.json --docs docs/performance.md"
-    assert again.read_text(encoding="utf-8") == (docs / "performance.md").read_text(encoding="utf-8"), remedy

@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 
 from fedhold import MIXINGS, RULES, __version__, aggregate
 from fedhold.cli.app import app
-from fedhold.lab.attacks import ATTACKS
-from fedhold.lab.partition import PARTITIONS
-from fedhold.lab.story import LIES, TURNS, judge, scene
-from fedhold.lab.world import DATA
+from fedhold.cli.demo import held_down
+from fedhold.cli.example_round import LIES, TURNS, apply_rules, make_round
+from fedhold.lab import ATTACKS, DATA, PARTITIONS
 from fedhold.spec import THRESHOLDS
 
 
@@ -70,19 +69,19 @@ def rejected(liars):
     return sum(TURNS[turn % len(TURNS)] in ("nan", "shape") for turn in range(liars))
 
 
-def test_the_story_the_demo_tells():
-    told = scene()
-    mean, median, krum, huber = judge(told)
-    assert len(told.liars) == 20
-    assert set(told.lies) == {"", *LIES}
-    assert told.off(mean.result.value) > 1e6
-    assert krum.liars_weight(told) == 1.0  # it follows the colluders
-    assert told.off(huber.result.value) < told.off(median.result.value) < told.off(krum.result.value)
-    low = np.flatnonzero(huber.pulls() < 0.5)
-    assert {told.lies[i] for i in low} == set(LIES) - {"collude"}
-    assert len(low) == 20 - told.lies.count("collude")
-    assert told.moved(huber.result) < huber.result.certificate.radius(20) / told.spread
-    assert huber.result.clients == aggregate(told.updates, samples=told.samples).clients
+def test_what_the_example_shows():
+    example = make_round()
+    mean, median, krum, huber = apply_rules(example)
+    assert len(example.liars) == 20
+    assert set(example.lies) == {"", *LIES}
+    assert example.off(mean.result.value) > 1e6
+    assert krum.liars_weight(example) == 1.0  # it follows the colluders
+    assert example.off(huber.result.value) < example.off(median.result.value) < example.off(krum.result.value)
+    low = np.flatnonzero(held_down(huber.pulls()))
+    assert {example.lies[i] for i in low} == set(LIES) - {"collude"}
+    assert len(low) == 20 - example.lies.count("collude")
+    assert example.moved(huber.result) < huber.result.certificate.radius(20) / example.spread
+    assert huber.result.clients == aggregate(example.updates, samples=example.samples).clients
 
 
 COMMANDS = "aggregate, bench, demo, list, report, reproduce, round, run, watch"
@@ -115,6 +114,17 @@ def test_help_names_the_commands(arguments):
     printed = run(*arguments).output
     assert "round" in printed
     assert "list" in printed
+
+
+def test_help_loads_no_laboratory_and_no_audit():
+    code = (
+        "import sys; from fedhold.cli import main; sys.argv[1:] = ['--help']\n"
+        "try: main()\n"
+        "except SystemExit: print(*(name for name in ('fedhold.lab', 'fedhold.audit', 'fedhold.bench') if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == "Usage: fedhold [OPTIONS] COMMAND [ARGS]..."
+    assert done.stdout.splitlines()[-1] == ""
 
 
 @pytest.mark.parametrize(

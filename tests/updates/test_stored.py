@@ -15,7 +15,7 @@ import fedhold.updates.files
 import fedhold.updates.matrix
 from cases import assert_refused, honest_updates, parameters
 from fedhold import RULES, aggregate, open_update, open_updates, save_update
-from fedhold.cli.aggregate_files import bar, read_samples
+from fedhold.cli.aggregate import bar, read_samples
 from fedhold.cli.app import app
 from fedhold.storage import whole_file
 from fedhold.updates import Updates

@@ -1,3 +1,46 @@
-from fedhold.bench.run import Outputs, Plan, bench
+"""Our own rules, timed: as multiples of the mean of the same array, with the error of the rules that iterate.
 
-__all__ = ["Outputs", "Plan", "bench"]
+In: a `Plan`, which may bring along rules of other libraries to be timed in turns with ours (benchmarks/peers does).
+Out: `Results`, as JSON and as tables. Imports: whatever the library offers, the laboratory included; not the command line.
+"""
+
+from fedhold.bench.machine import Machine, busy, readable
+from fedhold.bench.plan import SHAPES, Peers, Plan, Results, measure_all, read_results, write_results
+from fedhold.bench.round import FASTER_TARGET, LIARS, FailedRound, RoundPeer, RoundTimes, TimedRound, timed
+from fedhold.bench.tables import best_of, cell, has_multiple, libraries_of, print_results, remarks, rules_of, title
+from fedhold.bench.timing import OURS, OWN, SLOPE_TARGET, YARDSTICK, Contender, Growth, Shape
+
+__all__ = [
+    "FASTER_TARGET",
+    "LIARS",
+    "OURS",
+    "OWN",
+    "SHAPES",
+    "SLOPE_TARGET",
+    "YARDSTICK",
+    "Contender",
+    "FailedRound",
+    "Growth",
+    "Machine",
+    "Peers",
+    "Plan",
+    "Results",
+    "RoundPeer",
+    "RoundTimes",
+    "Shape",
+    "TimedRound",
+    "best_of",
+    "busy",
+    "cell",
+    "has_multiple",
+    "libraries_of",
+    "measure_all",
+    "print_results",
+    "read_results",
+    "readable",
+    "remarks",
+    "rules_of",
+    "timed",
+    "title",
+    "write_results",
+]

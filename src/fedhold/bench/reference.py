@@ -1,7 +1,8 @@
-"""What huber and geometric_median should give, found another way: plain fixed-point steps in float64 on a Gram matrix.
+"""The answers of huber and geometric_median, found another way: plain fixed-point steps in float64 on a Gram matrix.
 
-Nothing of the library's own passes or solver is used, only the definition of the automatic threshold. The clients are
-read in blocks of columns, around the client that is nearest to the others, so that no float64 copy of them is made.
+Of the library's own code, only the definition of the automatic threshold is used, none of its passes and solvers. The
+clients are read in blocks of columns, relative to the client that is nearest to the others, so that no float64 copy of
+all of them is made.
 """
 
 from __future__ import annotations
@@ -10,17 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedhold.kernels import Vector
+from fedhold.kernels import Floats, Matrix, Vector
 from fedhold.thresholds import automatic
 
-__all__ = ["PULLS", "Reference", "gram", "off_by", "solve"]
-
-Matrix = NDArray[np.float64]
 BLOCK = 2**23  # numbers in a block of columns: 64 MB in float64
-LOOKED_AT = 4096  # columns that tell which client is nearest to the others
-STEPS, CLOSE = 100_000, 1e-13
+LOOKED_AT = 4096  # columns that are enough to find the client nearest to the others
+STEPS = 100_000
+CLOSE = 1e-13  # a step that moves the weights by less, summed over the clients, is the last
 
 
 def _huber(distances: Vector) -> Vector:
@@ -32,19 +30,24 @@ def _geometric_median(distances: Vector) -> Vector:
     return 1 / distances
 
 
+# For each rule, what it weighs a client by, before normalisation, given the distances of the clients to the centre.
 PULLS: dict[str, Callable[[Vector], Vector]] = {"huber": _huber, "geometric_median": _geometric_median}
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The minimiser as the sum of `weights` times clients, and the median distance of a client to it."""
+    """The exact answer of a rule.
+
+    weights  one per client; the answer is the sum of weights times clients
+    typical  the median distance of a client to the answer
+    """
 
     weights: Vector
     typical: float
 
 
-def gram(X: NDArray[np.floating]) -> Matrix:
-    """(m, m) <X_i - r, X_j - r> in float64, r the client with the smallest median distance to the others."""
+def gram(X: Floats) -> Matrix:
+    """(m, m) products <X_i - r, X_j - r> in float64; r is the client with the smallest median distance to the others."""
     columns = X[:, :: max(1, X.shape[1] // LOOKED_AT)].astype(np.float64)
     columns -= columns[0]
     squares = np.einsum("ij,ij->i", columns, columns)
@@ -58,9 +61,13 @@ def gram(X: NDArray[np.floating]) -> Matrix:
 
 
 def solve(products: Matrix, rule: str) -> Reference:
-    """w <- pull(d_i), normalised, with d_i the distance of client i to the centre that w makes; until w stands still."""
+    """Repeat w <- pulls(distances of the clients to the centre w @ X), normalised, until w stands still.
+
+    products  the Gram matrix of the clients
+    rule      a key of PULLS
+    """
     m, squares = len(products), products.diagonal()
-    weights, distances = np.full(m, 1 / m), np.ones(m)
+    weights = np.full(m, 1 / m)
     for _ in range(STEPS):
         along = products @ weights
         distances = np.sqrt(np.maximum(squares - 2 * along + weights @ along, 0))
@@ -74,8 +81,8 @@ def solve(products: Matrix, rule: str) -> Reference:
     )
 
 
-def off_by(X: NDArray[np.floating], reference: Reference, values: Sequence[NDArray[np.floating]]) -> list[float]:
-    """|value - reference| in units of the typical distance, for every value."""
+def off_by(X: Floats, reference: Reference, values: Sequence[Floats]) -> list[float]:
+    """The distance of each of the `values` to the reference, in units of the typical distance of a client to it."""
     squares = np.zeros(len(values))
     for part in _blocks(X):
         centre = reference.weights @ X[:, part].astype(np.float64)
@@ -84,6 +91,6 @@ def off_by(X: NDArray[np.floating], reference: Reference, values: Sequence[NDArr
     return off
 
 
-def _blocks(X: NDArray[np.floating]) -> Iterator[slice]:
+def _blocks(X: Floats) -> Iterator[slice]:
     width = max(1, BLOCK // len(X))
     return (slice(start, start + width) for start in range(0, X.shape[1], width))

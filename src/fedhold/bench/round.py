@@ -1,128 +1,152 @@
-"""One round of the paper's MNIST experiment, end to end: ours, and the same with torch client by client and ByzFL.
+"""One round of the paper's MNIST experiment, end to end: gradients of all clients, lies of some, one aggregate.
 
-Both compute the gradients of all 500 clients at the same model and shards, put lies in the place of 100 of them, and
-aggregate. ByzFL has no Huber; its geometric median, three steps from zero, is the nearest it has. Its attack sends the
-flipped mean of the honest where ours flips each liar's own gradient.
+Another implementation of the same round can be timed in turns with ours: benchmarks/peers has one of torch and ByzFL.
 """
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Callable
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict, final
 
 import numpy as np
 
 from fedhold.aggregation import aggregate
-from fedhold.bench.peers import byzfl
+from fedhold.bench.timing import OURS, Watch
+from fedhold.kernels import Floats
 from fedhold.lab import Adversary, DataError, World, answers, chance, prepare, split
 from fedhold.lab.paper import CLIENTS, MNIST_STEP
 
-__all__ = ["LIARS", "TARGET", "one_round"]
-
 LIARS = CLIENTS // 5
-TARGET = 5.0  # times faster
-PARTS = ("gradients", "attack", "aggregation")
-
-Round = Callable[[], tuple[Any, dict[str, float]]]
+FASTER_TARGET = 5.0  # times as fast as the round of another library
 
 
-def one_round(*, peers: bool, repeat: int, seed: int, watch: Callable[[str], None]) -> dict[str, Any]:
-    """Best seconds of each part, for both; or why there are none."""
+@dataclass(frozen=True)
+class TimedRound:
+    """One round that has been played.
+
+    witness  the gradient of the last client, who is honest: two implementations of the round should agree on it
+    seconds  by part: "gradients", "attack", "aggregation"
+    """
+
+    witness: Floats
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class RoundPeer:
+    """Another implementation of the round.
+
+    library  its name in the tables
+    prepare  from the data with its shards, and the model's parameters before the round, to a function that plays the round
+    """
+
+    library: str
+    prepare: Callable[[World, Floats], Callable[[], TimedRound]]
+
+
+_Agreement = TypedDict("_Agreement", {"gradients apart": NotRequired[float]})
+
+
+@final
+class RoundTimes(_Agreement):
+    """What was measured of the round; `implementation` is ours or the peer's.
+
+    best             implementation -> part -> seconds of its fastest round
+    seconds          implementation -> seconds of every round
+    missing          why the peer could not be timed, or ""
+    faster           how many times as long as ours the peer's fastest round takes
+    gradients apart  the distance of both witnesses, relative to the length of ours
+    """
+
+    clients: int
+    liars: int
+    best: dict[str, dict[str, float]]
+    seconds: dict[str, list[float]]
+    missing: str
+    faster: NotRequired[float]
+
+
+@final
+class FailedRound(TypedDict):
+    """Why no round could be played."""
+
+    failed: str
+
+
+def measure_round(peer: RoundPeer | None, *, repeat: int, seed: int, watch: Watch) -> RoundTimes | FailedRound:
+    """Time `repeat` rounds of our implementation, in turns with those of the peer where there is one."""
     watch("one round: reading MNIST")
     try:
         world = prepare("mnist", "balanced", CLIENTS, seed, split({}))
     except DataError as problem:
         return {"failed": str(problem)}
     w = world.task.initial(chance(seed, 0, 0))
-    rounds = {"fedhold": _ours(world, w)}
+    rounds = {OURS: _ours(world, w)}
     missing = ""
-    if peers:
+    if peer is not None:
         try:
-            rounds["torch and ByzFL"] = _theirs(world, w)
+            rounds[peer.library] = peer.prepare(world, w)
         except ImportError as problem:
             missing = str(problem)
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in rounds}
-    first: dict[str, Any] = {}
+    played: dict[str, list[TimedRound]] = {name: [] for name in rounds}
     for turn in range(repeat):
         for name, play in rounds.items():
             watch(f"one round: {name}, turn {turn + 1}")
-            gradient, parts = play()
-            first.setdefault(name, gradient)
-            taken[name].append(parts)
-    best = {name: min(all_parts, key=lambda parts: sum(parts.values())) for name, all_parts in taken.items()}
-    found: dict[str, Any] = {
+            played[name].append(play())
+    best = {name: min((one.seconds for one in all_), key=_total) for name, all_ in played.items()}
+    found: RoundTimes = {
         "clients": CLIENTS,
         "liars": LIARS,
         "best": best,
-        "seconds": {name: [sum(parts.values()) for parts in all_parts] for name, all_parts in taken.items()},
+        "seconds": {name: [_total(one.seconds) for one in all_] for name, all_ in played.items()},
         "missing": missing,
     }
-    if len(rounds) == 2:
-        ours, theirs = (sum(parts.values()) for parts in best.values())
-        a, b = first.values()
-        found["faster"] = theirs / ours
-        found["gradients apart"] = float(np.linalg.norm(a - b) / np.linalg.norm(a))
+    if peer is not None and not missing:
+        ours, theirs = (played[name][0].witness for name in (OURS, peer.library))
+        found["faster"] = _total(best[peer.library]) / _total(best[OURS])
+        found["gradients apart"] = float(np.linalg.norm(ours - theirs) / np.linalg.norm(ours))
     return found
 
 
-def _timed(*steps: Callable[[Any], Any]) -> tuple[Any, dict[str, float]]:
-    """What the first step gave for the last client, which is honest; and the seconds of each."""
-    value, witness, seconds = None, None, []
-    for step in steps:
+def _total(seconds: Mapping[str, float]) -> float:
+    return sum(seconds.values())
+
+
+def timed(gradients: Callable[[], Any], attack: Callable[[Any], Any], aggregation: Callable[[Any], Any]) -> TimedRound:
+    """Play a round: `attack` is given the gradients of all clients, and `aggregation` what they send."""
+    seconds: dict[str, float] = {}
+
+    def part(name: str, play: Callable[[], Any]) -> Any:
         begun = time.perf_counter()
-        value = step(value)
-        seconds.append(time.perf_counter() - begun)
-        witness = np.array(value[-1]) if witness is None else witness
-    return witness, dict(zip(PARTS, seconds, strict=True))
+        value = play()
+        seconds[name] = time.perf_counter() - begun
+        return value
+
+    honest = part("gradients", gradients)
+    witness = np.array(honest[-1])  # a copy: an attack may write into the array of gradients
+    sent = part("attack", lambda: attack(honest))
+    part("aggregation", lambda: aggregation(sent))
+    return TimedRound(witness, seconds)
 
 
-def _ours(world: World, w: Any) -> Round:
+def _ours(world: World, w: Floats) -> Callable[[], TimedRound]:
     task, shards = world.task, world.shards
     lying = np.arange(shards.m) < LIARS
     adversary = Adversary.of("sign_flip", None, lying, shards.m, None, None)
     rng = np.random.default_rng(0)
     out = np.empty((shards.m, task.d), np.float32)
 
-    def gradients(_: Any) -> Any:
+    def gradients() -> Floats:
         return answers(task, w, shards, 1, MNIST_STEP, None, rng, out)
 
-    def attack(updates: Any) -> Any:
+    def attack(updates: Floats) -> Floats:
         adversary.lie(updates, shards.counts, lying, rng)
         return updates
 
-    def step(updates: Any) -> Any:
-        return w - MNIST_STEP * aggregate(updates, samples=shards.counts, sample_cap=None).value
+    def aggregation(updates: Floats) -> Floats:
+        step: Floats = w - MNIST_STEP * aggregate(updates, samples=shards.counts, sample_cap=None).value
+        return step
 
-    return lambda: _timed(gradients, attack, step)
-
-
-def _theirs(world: World, w: Any) -> Round:
-    torch = importlib.import_module("torch")
-    aggregator, flip = byzfl("aggregators").GeometricMedian(), byzfl("attacks").SignFlipping()
-    shards, nn = world.shards, torch.nn
-    pixels = torch.from_numpy(shards.inputs).float() / 255
-    labels = torch.from_numpy(shards.targets)
-    bounds = shards.offsets.tolist()
-    inputs = [(pixels[a:b], labels[a:b]) for a, b in pairwise(bounds)]
-    model = nn.Sequential(nn.Linear(784, 32), nn.ReLU(), nn.Linear(32, 10))
-    nn.utils.vector_to_parameters(torch.from_numpy(w), model.parameters())
-
-    def gradients(_: Any) -> Any:
-        rows = []
-        for x, y in inputs:
-            model.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            rows.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
-        return rows
-
-    def attack(rows: Any) -> Any:
-        honest = torch.stack(rows[LIARS:])
-        return torch.cat([flip(honest).expand(LIARS, -1), honest])
-
-    def step(updates: Any) -> Any:
-        return torch.from_numpy(w) - MNIST_STEP * aggregator(updates)
-
-    return lambda: _timed(gradients, attack, step)
+    return lambda: timed(gradients, attack, aggregation)

@@ -1,8 +1,8 @@
 """The other libraries: which of them has which of our rules, how it is called, and how much memory that takes.
 
-They are imported when asked for, never by fedhold itself. Each is given the very array our rules get; torch ones a
-tensor on the same memory. Flower's strategies run their own aggregate_train on real messages; only the bytes of the
-arrays are left out, so that what is timed is the aggregation and not its serialisation.
+A library is imported when its first rule is called. Each is given the same array as our rules; those of torch get a tensor
+on the same memory. Flower's strategies run their own aggregate_train on real messages whose arrays need no
+deserialisation, so that only the aggregation is timed.
 """
 
 from __future__ import annotations
@@ -15,39 +15,24 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LIBRARIES", "PEERS", "Peer", "byzfl"]
+from fedhold.bench import Contender
 
 Array = NDArray[np.float32]
-NOBODY = {  # whom a Flower message is from and to: without a running federation it must be told
+NOBODY = {  # sender and receiver of a Flower message, which a running federation would fill in
     **{"run_id": 0, "src_node_id": 0, "dst_node_id": 0, "created_at": 0.0, "ttl": 1e9},
     **{"message_id": "", "reply_to_message_id": "", "group_id": ""},
 }
 Call = Callable[[], Any]
 
 
-@dataclass(frozen=True)
-class Peer:
-    """One rule of another library.
-
-    make    (X, f) -> a function that prepares one call and returns it; only that call is timed
-    memory  bytes it takes beside X, as a multiple of X, from m and f: measured, or read off its code
-    """
-
-    rule: str
-    library: str
-    make: Callable[[Array, int], Callable[[], Call]]
-    memory: Callable[[int, int], float]
-
-
 def byzfl(module: str) -> Any:
-    """byzfl.aggregators or byzfl.attacks, without what `import byzfl` drags in: torchvision and seaborn, for its plots."""
+    """Import byzfl.aggregators or byzfl.attacks, without torchvision and seaborn, which `import byzfl` needs for its plots."""
     if "byzfl" not in sys.modules:
         spec = importlib.util.find_spec("byzfl")
         if spec is None or spec.submodule_search_locations is None:
@@ -63,8 +48,8 @@ def _tensor(X: Array) -> Any:
     return importlib.import_module("torch").from_numpy(X)
 
 
-def _byzfl(rule: str, torch: bool, memory: Callable[[int, int], float], name: str, **own: Any) -> Peer:
-    """A rule of ByzFL; own: its arguments, functions of (X, f)."""
+def _byzfl(rule: str, torch: bool, memory: Callable[[int, int], float], name: str, **own: Any) -> Contender:
+    """A rule of ByzFL. `name` is its class, `own` its arguments as functions of (X, f)."""
 
     def make(X: Array, f: int) -> Callable[[], Call]:
         function = getattr(byzfl("aggregators"), name)
@@ -72,25 +57,25 @@ def _byzfl(rule: str, torch: bool, memory: Callable[[int, int], float], name: st
         arguments = {key: value(X, f) for key, value in own.items()}
 
         def prepared() -> Call:
-            aggregator = function(**arguments)  # anew: CenteredClipping remembers where it was
+            aggregator = function(**arguments)  # a new one for each call: CenteredClipping starts where it stopped last
             return lambda: aggregator(vectors)
 
         return prepared
 
-    return Peer(rule, "ByzFL torch" if torch else "ByzFL", make, memory)
+    return Contender(rule, "ByzFL torch" if torch else "ByzFL", make, memory)
 
 
-def _byzfl_mixing(torch: bool) -> Peer:
+def _byzfl_mixing(torch: bool) -> Contender:
     def make(X: Array, f: int) -> Callable[[], Call]:
         library, vectors = byzfl("aggregators"), _tensor(X) if torch else X
         mix, trim = library.NNM(f=f), library.TrMean(f=f)
         return lambda: lambda: trim(mix(vectors))
 
     # It gathers the m - f neighbours of every client before it takes their mean.
-    return Peer("nearest_neighbour_mixing", "ByzFL torch" if torch else "ByzFL", make, lambda m, f: m - f + 2)
+    return Contender("nearest_neighbour_mixing", "ByzFL torch" if torch else "ByzFL", make, lambda m, f: m - f + 2)
 
 
-def _geom_median(torch: bool) -> Peer:
+def _geom_median(torch: bool) -> Contender:
     def make(X: Array, f: int) -> Callable[[], Call]:  # noqa: ARG001
         kind = "torch" if torch else "numpy"
         function = importlib.import_module(f"geom_median.{kind}").compute_geometric_median
@@ -98,20 +83,20 @@ def _geom_median(torch: bool) -> Peer:
         return lambda: lambda: function(points).median
 
     library = "geom-median torch" if torch else "geom-median"
-    return Peer("geometric_median", library, make, lambda *_: 1 if torch else 4)
+    return Contender("geometric_median", library, make, lambda *_: 1 if torch else 4)
 
 
-def _torchjd(rule: str, name: str, memory: float, **own: Callable[[Array, int], int]) -> Peer:
+def _torchjd(rule: str, name: str, memory: float, **own: Callable[[Array, int], int]) -> Contender:
     def make(X: Array, f: int) -> Callable[[], Call]:
         function = getattr(importlib.import_module("torchjd.aggregation"), name)
         aggregator, matrix = function(**{key: value(X, f) for key, value in own.items()}), _tensor(X)
         return lambda: lambda: aggregator(matrix)
 
-    return Peer(rule, "torchjd", make, lambda *_: memory)
+    return Contender(rule, "torchjd", make, lambda *_: memory)
 
 
-def _flower(rule: str, name: str, memory: float, **own: Callable[[Array, int], Any]) -> Peer:
-    """A strategy of Flower. It empties the messages it is given, so every call gets new ones."""
+def _flower(rule: str, name: str, memory: float, **own: Callable[[Array, int], Any]) -> Contender:
+    """A strategy of Flower. It empties the messages it is given, so that every call needs new ones."""
 
     def make(X: Array, f: int) -> Callable[[], Call]:
         os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -121,8 +106,8 @@ def _flower(rule: str, name: str, memory: float, **own: Callable[[Array, int], A
         )
         logging.getLogger("flwr").setLevel(logging.ERROR)
 
-        class InMemory(app.Array):  # type: ignore[name-defined, misc]  # known once it is imported
-            """An array that is there already, as if its bytes had cost nothing to read."""
+        class InMemory(app.Array):
+            """An array that is in memory already, so that reading it costs nothing."""
 
             def __init__(self, row: Array) -> None:
                 super().__init__(str(row.dtype), row.shape, "numpy.ndarray", b"")
@@ -133,7 +118,7 @@ def _flower(rule: str, name: str, memory: float, **own: Callable[[Array, int], A
 
         def reply(row: Array) -> Any:
             arrays = app.ArrayRecord()
-            arrays["w"] = InMemory(row)  # handed to the constructor it would be copied, as a plain Array
+            arrays["w"] = InMemory(row)  # the constructor of ArrayRecord would turn it into a plain Array
             content = app.RecordDict({"arrays": arrays, "metrics": app.MetricRecord({"num-examples": 1})})
             return app.Message(content=content, metadata=app.Metadata(message_type="train", **NOBODY))
 
@@ -150,7 +135,7 @@ def _flower(rule: str, name: str, memory: float, **own: Callable[[Array, int], A
 
         return prepared
 
-    return Peer(rule, "Flower", make, lambda *_: memory)
+    return Contender(rule, "Flower", make, lambda *_: memory)
 
 
 def _f(X: Array, f: int) -> int:  # noqa: ARG001
@@ -173,15 +158,16 @@ def _radius(X: Array, f: int) -> float:  # noqa: ARG001
     return math.sqrt(X.shape[1])
 
 
-def _of_both(rule: str, name: str, numpy: float, torch: float, **own: Any) -> list[Peer]:
+def _of_both(rule: str, name: str, numpy: float, torch: float, **own: Any) -> list[Contender]:
     return [
         _byzfl(rule, False, lambda *_: numpy, name, **own),
         _byzfl(rule, True, lambda *_: torch, name, **own),
     ]
 
 
+PACKAGES = ("torch", "byzfl", "flwr", "geom-median", "torchjd")
 LIBRARIES = ("ByzFL", "ByzFL torch", "Flower", "geom-median", "geom-median torch", "torchjd")
-PEERS: tuple[Peer, ...] = (
+PEERS: tuple[Contender, ...] = (
     *_of_both("mean", "Average", 0, 0),
     _flower("mean", "FedAvg", 1),
     _torchjd("mean", "Mean", 0),

@@ -10,32 +10,60 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from fedhold.aggregation import Aggregation, Client, aggregate
+import fedhold
+from fedhold.aggregation import Aggregation, Client
+from fedhold.cli.errors import usage_errors
 from fedhold.errors import listed
 from fedhold.report import print_table, table_of
 from fedhold.spec import parse
 from fedhold.storage import write_whole
 from fedhold.updates import DamagedFileError, Told, open_updates, paths_of, save_update
 
-__all__ = ["bar", "play", "read_samples"]
-
 PATIENCE = 2.0  # seconds before a bar is worth showing
 SHOWN = 20  # clients in the printed table; the report has them all
 COLUMNS = ("file", "status", "weight", "distance", "threshold", "samples", "reason")
 
 
-def play(
-    source: Sequence[Path], *, rule: str, out: Path, samples: Path | None, report: Path | None, console: Console
-) -> Aggregation:
+def aggregate(
+    updates: Annotated[
+        list[Path],
+        typer.Argument(exists=True, help="A directory of .npy or .safetensors files, one per client; or such files."),
+    ],
+    out: Annotated[Path, typer.Option(help="Where the result goes: .npy or .safetensors, as the updates.")],
+    rule: Annotated[str, typer.Option(help="As in aggregate(): huber, 'krum(f=10)', 'screen | huber', ...")] = "huber",
+    samples: Annotated[
+        Path | None, typer.Option(help="The n_i: JSON, a list or {file name: n_i}; or CSV, lines of file name,n_i.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Where to write what was done to each client, as JSON.")] = None,
+) -> None:
+    """Aggregate updates in files, however large: they are read in parts, and never all in memory.
+
+    A damaged file costs its client the round, and nobody else. The result appears whole or not at all.
+
+    Ends with 0 when the result is written, with 2 for a call that cannot work or when nobody is left, with 1 when the disk
+    fails on the way.
+    """
+    try:
+        with usage_errors():
+            _aggregate_files(updates, rule=rule, out=out, samples=samples, report=report)
+    except OSError as problem:
+        typer.echo(f"Error: {problem}. Nothing was written to {out}.", err=True)
+        raise typer.Exit(1) from None
+
+
+def _aggregate_files(
+    source: Sequence[Path], *, rule: str, out: Path, samples: Path | None, report: Path | None
+) -> None:
     """Aggregate the files, print who was rejected or stands out, and write the result, and a report if asked for."""
     try:
-        parse(rule, {})  # before hours of reading
+        parse(rule, {})  # A mistake in the rule must show before hours of reading.
     except TypeError as problem:
         raise ValueError(str(problem)) from None
     paths = paths_of(source[0] if len(source) == 1 and source[0].is_dir() else source)
@@ -44,19 +72,23 @@ def play(
     with bar(sum(path.stat().st_size for path in paths), Console(stderr=True), PATIENCE) as on_read:
         updates = open_updates(paths, on_read=on_read)
         _check_out(out, source, paths, updates)
-        result = aggregate(updates, rule, samples=claimed)
+        result = fedhold.aggregate(updates, rule, samples=claimed)
     save_update(result.value, out)
     if report is not None:
         write_whole(report, (json.dumps(_report(result, names), indent=1) + "\n").encode())
+    console = Console(highlight=False)
     _print_clients(console, result, names)
     console.print(f"{result!r}", markup=False, soft_wrap=True)
     console.print(f"Result: {out}", markup=False, soft_wrap=True)
-    return result
 
 
 @contextmanager
 def bar(total: int, console: Console, patience: float) -> Iterator[Told]:
-    """A bar that is told of bytes read; a rule may read all of them several times. None is shown before `patience` seconds."""
+    """A progress bar; the function it gives is called with the number of bytes read, from any thread.
+
+    total     bytes in all files; a rule may read them several times, and the bar shows which time it is
+    patience  seconds before the bar is shown
+    """
     progress = Progress(
         TextColumn("reading, time {task.fields[turn]}"),
         BarColumn(),
@@ -70,7 +102,7 @@ def bar(total: int, console: Console, patience: float) -> Iterator[Told]:
 
     def on_read(count: int) -> None:
         nonlocal done
-        with lock:  # told by several threads
+        with lock:
             done += count
             progress.update(task, completed=done % total, turn=done // total + 1)
             if console.is_terminal and time.monotonic() - began > patience:
@@ -84,9 +116,12 @@ def bar(total: int, console: Console, patience: float) -> Iterator[Told]:
 
 
 def read_samples(path: Path, names: Sequence[str]) -> list[Any]:
-    """The n_i for files of these names: from JSON, a list in their order or an object; or from CSV, with lines name,n_i.
+    """The n_i of the files with these names.
 
-    What is no number is left to `aggregate`, which rejects the client.
+    path   JSON, with a list in the order of the names or an object {name: n_i}; or CSV, with lines name,n_i
+    names  of the files
+
+    An n_i that is no number is handed on to `fedhold.aggregate`, which rejects the client.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -121,7 +156,7 @@ def _number(text: str) -> float | str:
 
 
 def _check_out(out: Path, source: Sequence[Path], paths: Sequence[Path], updates: Sequence[Any]) -> None:
-    """What would go wrong after hours of reading, said before."""
+    """Raise now what would make the writing of the result fail after hours of reading."""
     if out.resolve() in {path.resolve() for path in (*source, *paths)} or out.resolve().parent in map(
         Path.resolve, source
     ):
@@ -146,12 +181,12 @@ def _report(result: Aggregation, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN."""
+    """A value for JSON, which has no infinity and no NaN: None stands for them."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print_clients(console: Console, result: Aggregation, names: Sequence[str]) -> None:
-    """The rejected first, then those farthest from the result."""
+    """Print the rejected clients first, then those farthest from the result."""
     ordered = sorted(result.clients, key=lambda row: -math.inf if row.distance is None else -row.distance)
     table = table_of(*COLUMNS, numbers=COLUMNS[2:6])
     for row in ordered[:SHOWN]:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from fedhold.bench.machine import busy
-from fedhold.bench.measure import OURS, YARDSTICK
-from fedhold.bench.peers import LIBRARIES
-from fedhold.bench.round import TARGET as FASTER
-from fedhold.bench.scaling import TARGET as SLOPE
-from fedhold.bench.show import best_of, cell, libraries_of, remarks, rules_of, title
+from fedhold.bench import (
+    FASTER_TARGET,
+    OURS,
+    SLOPE_TARGET,
+    YARDSTICK,
+    FailedRound,
+    Growth,
+    Machine,
+    Results,
+    RoundTimes,
+    Shape,
+    best_of,
+    busy,
+    cell,
+    has_multiple,
+    libraries_of,
+    remarks,
+    rules_of,
+    title,
+)
 from fedhold.report import COLOURS, can_plot
-
-__all__ = ["draw", "write"]
-
-Row = Mapping[str, Any]
+from peers.libraries import LIBRARIES
 
 HEAD = """# Performance
 
-*Written by `fedhold bench --docs`; `make bench` measures again. Lower is better everywhere.*
+*Written by `python benchmarks/peers --docs`; `make bench` measures again. Lower is better everywhere.*
 
 A rule of ours stands beside every library that has it. All ran in one process on the same float32 arrays, in turns: each
 had up to {repeat} calls spread over the run, and the best counts, as a multiple of `X.mean(axis=0)` measured among them. The
@@ -59,10 +69,9 @@ steps from zero). Milliseconds, the best of several rounds in turns:
 """
 
 
-def write(results: Row, path: Path) -> None:
-    """The document, and its chart in figures/ beside it."""
+def write(results: Results, path: Path) -> None:
+    """Write the document, and its chart in figures/ beside it."""
     chart = path.parent / "figures" / f"{path.stem}.png"
-    chart.parent.mkdir(parents=True, exist_ok=True)
     draw(results, chart)
     settings = results["settings"]
     text = HEAD.format(**settings, machine=_machine(results["environment"]))
@@ -80,7 +89,7 @@ def write(results: Row, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _machine(environment: Row) -> str:
+def _machine(environment: Machine) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     threads = ", ".join(f"{name} {value}" for name, value in environment["threads"].items())
     return (
@@ -94,7 +103,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
 
 
-def _shape(shape: Row) -> str:
+def _shape(shape: Shape) -> str:
     libraries = libraries_of(shape)
     found = {(row["rule"], row["library"]): row for row in shape["rows"]}
     rows = []
@@ -113,7 +122,7 @@ def _shape(shape: Row) -> str:
     )
 
 
-def _errors(shapes: Sequence[Row]) -> str:
+def _errors(shapes: Sequence[Shape]) -> str:
     off: dict[tuple[str, str], dict[int, str]] = {}
     for number, shape in enumerate(shapes):
         for row in shape["rows"]:
@@ -127,18 +136,18 @@ def _errors(shapes: Sequence[Row]) -> str:
     return f"{ERRORS}\n{_table(head, rows)}" if rows else ""
 
 
-def _scaling(rows: Sequence[Row]) -> str:
+def _scaling(rows: Sequence[Growth]) -> str:
     shown = [
         [row["rule"], f"{row['sizes'][0]:,} to {row['sizes'][-1]:,} {row['axis']}", f"{row['slope']:.2f}"]
         for row in rows
     ]
-    return SCALING.format(target=SLOPE, yardstick=YARDSTICK) + "\n" + _table(["rule", "over", "slope"], shown)
+    return SCALING.format(target=SLOPE_TARGET, yardstick=YARDSTICK) + "\n" + _table(["rule", "over", "slope"], shown)
 
 
-def _round(found: Row) -> str:
+def _round(found: RoundTimes | FailedRound) -> str:
     if "failed" in found:
         return f"\n## One round, end to end\n\nNot measured: {found['failed']}\n"
-    parts = list(next(iter(found["best"].values())))
+    parts = list(found["best"][OURS])
     rows = [
         [name, *(f"{1000 * seconds[part]:.1f}" for part in parts), f"{1000 * sum(seconds.values()):.1f}"]
         for name, seconds in found["best"].items()
@@ -146,14 +155,14 @@ def _round(found: Row) -> str:
     text = ROUND.format(**found) + "\n" + _table(["", *parts, "in all"], rows)
     if "faster" in found:
         text += (
-            f"\nfedhold is {found['faster']:.1f} times faster (target: at least {FASTER:g}). The gradients of both differ by "
-            f"{found['gradients apart']:.0e} of their length.\n"
+            f"\nfedhold is {found['faster']:.1f} times faster (target: at least {FASTER_TARGET:g}). The gradients of both "
+            f"differ by {found['gradients apart']:.0e} of their length.\n"
         )
     return text
 
 
-def draw(results: Row, path: Path) -> None:
-    """One panel per shape: rules down, multiples of the mean across, a dot per library."""
+def draw(results: Results, path: Path) -> None:
+    """Draw one panel per shape: rules down, multiples of the mean across, a dot per library."""
     if not can_plot():
         raise ValueError("the chart needs matplotlib. Install it: pip install 'fedhold[report]'")
     from matplotlib.figure import Figure
@@ -167,7 +176,7 @@ def draw(results: Row, path: Path) -> None:
     places = {rule: len(rules) - number for number, rule in enumerate(rules)}
     for axes, shape in zip(panels, shapes, strict=False):
         for number, library in enumerate((OURS, *LIBRARIES)):
-            rows = [r for r in shape["rows"] if r["library"] == library and "multiple" in r and r["status"] != "failed"]
+            rows = [row for row in shape["rows"] if row["library"] == library and has_multiple(row)]
             axes.plot(
                 [row["multiple"] for row in rows],
                 [places[row["rule"]] for row in rows],
@@ -186,4 +195,5 @@ def draw(results: Row, path: Path) -> None:
     handles, labels = figure.axes[0].get_legend_handles_labels()
     shown = [(h, name) for h, name in zip(handles, labels, strict=True) if any(name in libraries_of(s) for s in shapes)]
     figure.legend(*zip(*shown, strict=True), loc="outside lower center", ncols=4, frameon=False, fontsize="small")
-    figure.savefig(path, metadata={"Software": None})  # its version would change the bytes
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Software": None})  # the version of matplotlib would change the bytes

@@ -1,4 +1,4 @@
-"""An environment of its own for the other libraries, in the user's cache; the benchmark then runs again inside it."""
+"""A Python environment of its own for the other libraries, in the user's cache, in which the benchmark then runs."""
 
 from __future__ import annotations
 
@@ -10,43 +10,58 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from fedhold.bench.machine import readable
+import fedhold
+from fedhold.bench import readable
 
-__all__ = ["folder", "inside", "left_out", "prepare", "run_inside"]
-
-TORCH = "torch==2.13.0"
-CUDA = ("nvidia-", "cuda-", "triton")  # what a build for graphics cards brings along, gigabytes of it
+CUDA = ("nvidia-", "cuda-", "triton")  # packages that only a build for graphics cards needs: gigabytes
 CPU_ONLY = (
     "pip would fetch a build for CUDA, gigabytes of it. Tell pip where builds for the CPU are, with PIP_EXTRA_INDEX_URL "
     "or PIP_FIND_LINKS as PyTorch's installation page has it, and try again."
 )
-# In this order: what comes later must not bring another torch. ByzFL asks for torchvision and seaborn, which its plots
-# need and its rules do not.
-PEERS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "byzfl": (("scipy>=1.12",), ("--no-deps", "byzfl>=0.0.11")),
-    "geom-median": (("--no-deps", "geom-median>=0.1.0"),),
-    "torchjd": (("torchjd>=0.18.0",),),
-    "flwr": (("flwr>=1.38",),),
+
+
+@dataclass(frozen=True)
+class Library:
+    """How a library is installed.
+
+    steps        arguments of one `pip install` each, in this order
+    size         of what they bring, for the user; '' where it is small
+    needs_torch  whether it is of no use without torch
+    """
+
+    steps: tuple[tuple[str, ...], ...]
+    size: str = ""
+    needs_torch: bool = True
+
+
+TORCH = Library((("torch==2.13.0",),), "about 700 MB")
+# Installed after torch, so that none brings another one. ByzFL comes without its dependencies: torchvision and seaborn
+# serve its plots, not its rules.
+PEERS: dict[str, Library] = {
+    "byzfl": Library((("scipy>=1.12",), ("--no-deps", "byzfl>=0.0.11")), "about 110 MB with scipy"),
+    "geom-median": Library((("--no-deps", "geom-median>=0.1.0"),)),
+    "torchjd": Library((("torchjd>=0.18.0",),)),
+    "flwr": Library((("flwr>=1.38",),), "about 200 MB with what it needs", needs_torch=False),
 }
-NEEDS_TORCH = ("byzfl", "geom-median", "torchjd")
-SIZES = {"torch": "about 700 MB", "byzfl": "about 110 MB with scipy", "flwr": "about 200 MB with what it needs"}
-NOTES = "left-out.json"
+NOTES = "left-out.json"  # libraries that could not be installed, and why
+ALONE = "Measure our rules alone with: fedhold bench."
 
 
 def folder() -> Path:
-    """Where the environment is: one for each version of Python."""
+    """Where the environment is; each version of Python has its own."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "fedhold" / f"bench-python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def inside(environment: Path) -> bool:
-    """Whether this process runs in it already."""
+    """Whether this process runs in that environment."""
     return Path(sys.prefix).resolve() == environment.resolve()
 
 
@@ -58,15 +73,17 @@ def left_out(environment: Path) -> dict[str, str]:
 
 
 def prepare(environment: Path, console: Console) -> None:
-    """Make it, or complete it. What cannot be installed is noted and left out; a library of today stays as it is."""
+    """Make the environment, or install what it lacks; libraries that are there already keep their version.
+
+    What cannot be installed is left out of the comparison, and `left_out` says why.
+    """
     python = _python(environment)
     if not python.exists():
         console.print(f"Making an environment for the other libraries: {escape(str(environment))}")
         made = subprocess.run([sys.executable, "-m", "venv", str(environment)], capture_output=True, text=True)
         if made.returncode:
             raise ValueError(
-                f"no environment could be made in {environment}: {_last_line(made)}. Install python3-venv, or measure "
-                "without --peers."
+                f"no environment could be made in {environment}: {_last_line(made)}. Install python3-venv. {ALONE}"
             )
     present = _installed(python)
     problems: dict[str, str] = {}
@@ -75,14 +92,14 @@ def prepare(environment: Path, console: Console) -> None:
     with console.status("Looking for what fedhold itself needs"):
         done = _pip(python, "install", "--quiet", *own, "matplotlib>=3.8")
     if done.returncode:
-        raise ValueError(f"what fedhold needs could not be installed: {_last_line(done)}. Measure without --peers.")
+        raise ValueError(f"what fedhold needs could not be installed: {_last_line(done)}. {ALONE}")
     if "torch" not in present:
-        problem = CPU_ONLY if _brings_cuda(python) else _install(python, console, "torch", [(TORCH,)], present)
+        problem = CPU_ONLY if _brings_cuda(python) else _install(python, console, "torch", TORCH, present)
         problems |= {"torch": problem} if problem else {}
-    for name, steps in PEERS.items():
-        if name in NEEDS_TORCH and "torch" in problems:
+    for name, library in PEERS.items():
+        if library.needs_torch and "torch" in problems:
             problems[name] = "needs torch"
-        elif problem := _install(python, console, name, steps, present):
+        elif problem := _install(python, console, name, library, present):
             problems[name] = problem
     for name, problem in problems.items():
         console.print(f"{name} is left out: {escape(problem)}")
@@ -92,24 +109,21 @@ def prepare(environment: Path, console: Console) -> None:
 
 
 def run_inside(environment: Path, arguments: Sequence[str]) -> int:
-    """This command once more, there, with the code that runs here; its exit code."""
-    package = Path(__file__).parent
+    """Run this command again in the environment, with the fedhold that runs here; returns its exit code."""
     copy = _site(environment) / "fedhold"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(fedhold.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     without = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    return subprocess.run([_python(environment), "-m", "fedhold", *arguments], env=without).returncode
+    return subprocess.run([_python(environment), str(Path(__file__).parent), *arguments], env=without).returncode
 
 
-def _install(
-    python: Path, console: Console, name: str, steps: Sequence[Sequence[str]], present: set[str]
-) -> str | None:
-    """Why it could not be installed, or None."""
+def _install(python: Path, console: Console, name: str, library: Library, present: set[str]) -> str | None:
+    """Install one library, unless it is `present`; returns why that failed, or None."""
     if name in present:
         return None
-    words = " ".join(word for step in steps for word in step if not word.startswith("--"))
-    console.print(f"Installing {escape(words)}" + (f", {SIZES[name]}" if name in SIZES else ""))
-    for step in steps:
+    words = " ".join(word for step in library.steps for word in step if not word.startswith("--"))
+    console.print(f"Installing {escape(words)}" + (f", {library.size}" if library.size else ""))
+    for step in library.steps:
         with console.status(f"pip install {escape(' '.join(step))}"):
             done = _pip(python, "install", "--quiet", *step)
         if done.returncode:
@@ -118,7 +132,7 @@ def _install(
 
 
 def _brings_cuda(python: Path) -> bool:
-    planned = _pip(python, "install", "--quiet", "--dry-run", "--report", "-", TORCH)
+    planned = _pip(python, "install", "--quiet", "--dry-run", "--report", "-", *TORCH.steps[0])
     if planned.returncode:
         return False  # the installation itself will say what is wrong
     names = [entry["metadata"]["name"].lower() for entry in json.loads(planned.stdout)["install"]]

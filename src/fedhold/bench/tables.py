@@ -1,63 +1,61 @@
-"""How a benchmark is told on the screen; `cell` and `shown_rules` serve the document as well."""
+"""The results of a benchmark as tables in the terminal, and what a table in a document shares with them."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from fedhold.bench.measure import OURS, YARDSTICK
-from fedhold.bench.peers import LIBRARIES
-from fedhold.bench.round import TARGET as FASTER
-from fedhold.bench.scaling import TARGET as SLOPE
+from fedhold.bench.machine import Machine, busy
+from fedhold.bench.plan import Results
+from fedhold.bench.round import FASTER_TARGET, FailedRound, RoundTimes
+from fedhold.bench.timing import OURS, SLOPE_TARGET, YARDSTICK, Growth, Row, Shape
 from fedhold.report import print_table, table_of
-
-__all__ = ["best_of", "cell", "libraries_of", "print_machine", "print_results", "remarks", "rules_of", "title"]
 
 TITLES = {"certificate": "huber + certificate", "nearest_neighbour_mixing": "nearest_neighbour_mixing, trimmed_mean"}
 SHORT = {"certificate": "huber, certified", "nearest_neighbour_mixing": "mixing, trimmed"}  # for 80 columns
-WORDS = {"failed": "failed", "too large": "memory", "not installed": "-"}
-
-Row = Mapping[str, Any]
+NO_MULTIPLE = {"failed": "failed", "too large": "memory", "not installed": "-"}
 
 
 def title(rule: str) -> str:
-    """A rule as readers know it."""
+    """A rule of the benchmark as its readers know it."""
     return TITLES.get(rule, rule)
 
 
-def rules_of(shape: Row) -> list[str]:
-    """Rules in the order they were measured, without the yardstick."""
+def rules_of(shape: Shape) -> list[str]:
+    """The rules in the order in which they were measured, without the yardstick."""
     return list(dict.fromkeys(row["rule"] for row in shape["rows"] if row["rule"] != YARDSTICK))
 
 
-def libraries_of(shape: Row) -> list[str]:
-    """Who is in the table: ours, then the others that are installed."""
-    there = {row["library"] for row in shape["rows"] if row["status"] != "not installed"}
-    return [name for name in (OURS, *LIBRARIES) if name in there]
+def libraries_of(shape: Shape) -> list[str]:
+    """The libraries that are installed: ours first, then the others by name."""
+    there = {row["library"] for row in shape["rows"] if row["rule"] != YARDSTICK and row["status"] != "not installed"}
+    return sorted(there, key=lambda name: (name != OURS, name.casefold()))
+
+
+def has_multiple(row: Row) -> bool:
+    """Whether the row's time may be shown: a call that failed at its second turn has one, too, but it counts for nothing."""
+    return "multiple" in row and row["status"] != "failed"
 
 
 def cell(row: Row | None) -> str:
-    """A multiple of the mean, with a mark where it is of one call only; or why there is none."""
+    """The multiple of the mean, marked where it comes from a single call; or why there is none."""
     if row is None:
         return "-"
-    if "multiple" not in row or row["status"] == "failed":
-        return WORDS[row["status"]]
+    if not has_multiple(row):
+        return NO_MULTIPLE[row["status"]]
     times = row["multiple"]
     text = f"{times:,.0f}" if times >= 100 else f"{times:.3g}" if times >= 10 else f"{times:.1f}"
     return text + (" (once)" if row["status"] == "once" else "")
 
 
-def best_of(shape: Row, rule: str) -> str:
-    """The library that was fastest."""
-    rows = [row for row in shape["rows"] if row["rule"] == rule and "multiple" in row and row["status"] != "failed"]
+def best_of(shape: Shape, rule: str) -> str:
+    """The library that was fastest for a rule; '' where none could be measured."""
+    rows = [row for row in shape["rows"] if row["rule"] == rule and has_multiple(row)]
     return min(rows, key=lambda row: row["multiple"])["library"] if rows else ""
 
 
-def remarks(shape: Row) -> list[str]:
-    """What cells cannot say: errors, what would not fit, what was run once."""
+def remarks(shape: Shape) -> list[str]:
+    """What a cell has no room for: errors, memory that was needed, seconds of a single call."""
     return [
         f"{row['library']}, {title(row['rule'])}: {row['status']}: {row['reason']}"
         for row in shape["rows"]
@@ -65,27 +63,32 @@ def remarks(shape: Row) -> list[str]:
     ]
 
 
-def print_machine(console: Console, environment: Row) -> None:
-    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
-    threads = ", ".join(f"{name} {value}" for name, value in environment["threads"].items())
+def print_results(console: Console, results: Results) -> None:
+    """Print the machine, every table, and warnings."""
+    _print_machine(console, results["environment"])
+    for shape in results["shapes"]:
+        _print_shape(console, shape)
+    if results.get("scaling"):
+        _print_growth(console, results["scaling"])
+    if results.get("round"):
+        _print_round(console, results["round"])
+    if warning := busy(results["settings"]["load before"]):
+        console.print(f"[yellow]{warning}[/yellow]")
+    for name, reason in results["left out"].items():
+        console.print(f"{name} was left out: {reason}", markup=False)
+
+
+def _print_machine(console: Console, machine: Machine) -> None:
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    threads = ", ".join(f"{name} {value}" for name, value in machine["threads"].items())
     console.print(
-        f"{environment['processor']}, {environment['cores']} cores, {environment['memory available']} available; "
-        f"Python {environment['python']}; {versions}\nThreads: {threads}\n",
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory available']} available; "
+        f"Python {machine['python']}; {versions}\nThreads: {threads}\n",
         markup=False,
     )
 
 
-def print_results(console: Console, results: Row) -> None:
-    """Every table of a run."""
-    for shape in results["shapes"]:
-        _print_shape(console, shape)
-    if results.get("scaling"):
-        _print_scaling(console, results["scaling"])
-    if results.get("round"):
-        _print_round(console, results["round"])
-
-
-def _print_shape(console: Console, shape: Row) -> None:
+def _print_shape(console: Console, shape: Shape) -> None:
     libraries = libraries_of(shape)
     found = {(row["rule"], row["library"]): row for row in shape["rows"]}
     heads = [name.replace("geom-", "geom-\n").replace(" ", "\n") for name in libraries]
@@ -109,27 +112,27 @@ def _print_shape(console: Console, shape: Row) -> None:
     console.print()
 
 
-def _print_scaling(console: Console, rows: list[Row]) -> None:
+def _print_growth(console: Console, rows: list[Growth]) -> None:
     table = table_of("rule", "over", "from", "to", "slope", "target", numbers=("from", "to", "slope", "target"))
     for row in rows:
-        target = "" if row["rule"] == YARDSTICK else f"<= {SLOPE}"
-        missed = target and row["slope"] > SLOPE
+        target = "" if row["rule"] == YARDSTICK else f"<= {SLOPE_TARGET}"
+        missed = target and row["slope"] > SLOPE_TARGET
         shown = f"[red]{row['slope']:.2f}[/red]" if missed else f"{row['slope']:.2f}"
         table.add_row(row["rule"], row["axis"], f"{row['sizes'][0]:,}", f"{row['sizes'][-1]:,}", shown, target)
     print_table(console, "Growth: seconds ~ size^slope", table)
     console.print()
 
 
-def _print_round(console: Console, found: Row) -> None:
+def _print_round(console: Console, found: RoundTimes | FailedRound) -> None:
     if "failed" in found:
         console.print(escape(f"One round: not measured: {found['failed']}"))
         return
-    parts = list(next(iter(found["best"].values())))
+    parts = list(found["best"][OURS])
     table = table_of("", *parts, "ms in all", numbers=(*parts, "ms in all"))
     for name, seconds in found["best"].items():
         table.add_row(name, *(f"{1000 * seconds[part]:.1f}" for part in parts), f"{1000 * sum(seconds.values()):.1f}")
     print_table(console, f"One round on MNIST, {found['clients']} clients, {found['liars']} lie; ms", table)
     if "faster" in found:
-        console.print(f"fedhold is {found['faster']:.1f} times faster (target: at least {FASTER:g}).")
+        console.print(f"fedhold is {found['faster']:.1f} times faster (target: at least {FASTER_TARGET:g}).")
     if found["missing"]:
-        console.print(escape(f"torch and ByzFL: not installed: {found['missing']}"))
+        console.print(escape(f"The other libraries' round: not installed: {found['missing']}"))

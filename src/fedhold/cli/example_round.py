@@ -1,4 +1,4 @@
-"""The demonstration: one round of made-up clients, some of whom lie; what four rules make of it, and whom Huber held down."""
+"""An example: one round of made-up clients, some of whom lie, and what different rules make of it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from fedhold.aggregation import Aggregation, aggregate
 from fedhold.errors import integer, require
-from fedhold.kernels import Vector
+from fedhold.kernels import Floats, Vector
 
-__all__ = ["LIES", "Scene", "Verdict", "judge", "scene"]
-
-D = 10_000  # numbers in an update: enough for honest clients to be about as far from each other as in a network
-HIDDEN = 0.5  # spreads between the honest mean and the colluders: nearer to everyone than the honest are to each other
-REPEATS = 3  # the shortest of so many runs is shown
+NUMBERS = 10_000  # in an update: enough for honest clients to be about as far from each other as in a network
+HIDDEN = 0.5  # spreads between the honest mean and the colluders: closer to everyone than the honest are to each other
+REPEATS = 3  # runs of a rule, of which the shortest is shown
 
 LIES: dict[str, str] = {
     "collude": "all the same: the honest mean, moved by half a spread against its signs",
@@ -27,18 +25,19 @@ LIES: dict[str, str] = {
     "huge": "1e20 everywhere: finite, but float32 cannot hold its square",
     "shape": "an update with one number missing",
 }
+# The first liar tells the first of these lies, and so on, from the beginning again after the last.
 TURNS = ("collude", "flip", "claim", "nan", "collude", "huge", "collude", "flip", "shape", "collude")
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
-    """What the server received in one round, and what only the storyteller knows.
+class ExampleRound:
+    """What a server received in one round, and the truth about it, which the server does not know.
 
     updates  one float32 array per client
     samples  the n_i that clients claim
     lies     one per client: a key of LIES, or '' for an honest client
     centre   the mean of the honest, weighted by their samples: what a round without liars would give
-    spread   the median distance of an honest client to it
+    spread   the median distance of an honest client to the centre
     """
 
     updates: list[NDArray[np.float32]]
@@ -49,14 +48,15 @@ class Scene:
 
     @cached_property
     def liars(self) -> NDArray[np.intp]:
+        """The indices of the clients that lie."""
         return np.flatnonzero([bool(lie) for lie in self.lies])
 
-    def off(self, value: NDArray[np.floating]) -> float:
-        """The distance of an aggregate to the honest mean, in spreads."""
+    def off(self, value: Floats) -> float:
+        """The distance of an aggregate to the centre, in spreads."""
         return float(np.linalg.norm(value.astype(np.float64) - self.centre)) / self.spread
 
     def moved(self, result: Aggregation) -> float:
-        """How far a Huber aggregate is, in spreads, from what the honest give by themselves at the same thresholds."""
+        """How far a Huber aggregate is, in spreads, from that of the honest clients alone at the same thresholds."""
         honest = [row for row in result.clients if not self.lies[row.client]]
         alone = aggregate(
             [self.updates[row.client] for row in honest],
@@ -68,18 +68,23 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What one rule made of a scene; `result` is None and `refused` says why where the rule's own bound fails."""
+class Outcome:
+    """What one rule made of a round.
+
+    result   None where the rule's own bound on m and f fails
+    refused  why there is no result, or ''
+    seconds  of the shortest run
+    """
 
     rule: str
     result: Aggregation | None
     refused: str
     seconds: float
 
-    def liars_weight(self, scene: Scene) -> float | None:
-        """The liars' share of the aggregate; None for column rules, which have no weights."""
+    def liars_weight(self, example: ExampleRound) -> float | None:
+        """The sum of the liars' weights; None where there is no result, and for column rules, which have no weights."""
         weights = None if self.result is None else self.result.weights
-        return None if weights is None else float(weights[scene.liars].sum())
+        return None if weights is None else float(weights[example.liars].sum())
 
     def pulls(self) -> Vector:
         """Each client's weight per sample, in units of the median admitted client's; 0 for the rejected."""
@@ -91,19 +96,26 @@ class Verdict:
         return typical
 
 
-def scene(clients: int = 100, liars: int = 20, seed: int = 0) -> Scene:
-    """One round: honest clients send the true gradient plus noise that shrinks with their samples; liars take turns in LIES."""
+def make_round(clients: int = 100, liars: int = 20, seed: int = 0) -> ExampleRound:
+    """Make up a round: honest clients send the true gradient plus noise that shrinks with their samples.
+
+    clients  how many send an update
+    liars    how many of them lie, as LIES says, in the order of TURNS
+    seed     decides who lies, and every number
+    """
     m, f, seed = integer(clients, "clients", at_least=3), integer(liars, "liars"), integer(seed, "seed")
     remedy = f"Lower liars to {(m - 1) // 2}, or raise clients to {2 * f + 1}."
     require(2 * f < m, "demo", needs="liars < clients / 2", remedy=remedy, clients=m, liars=f)
     rng = np.random.default_rng(seed)
     samples = rng.integers(20, 101, m).astype(np.float64)
-    updates = (rng.standard_normal(D) + 5 * rng.standard_normal((m, D)) / np.sqrt(samples)[:, None]) / np.sqrt(D)
+    gradient = rng.standard_normal(NUMBERS)
+    noise = 5 * rng.standard_normal((m, NUMBERS)) / np.sqrt(samples)[:, None]
+    updates = (gradient + noise) / np.sqrt(NUMBERS)
     who = np.sort(rng.permutation(m)[:f])
     honest = np.setdiff1d(np.arange(m), who)
     centre = samples[honest] @ updates[honest] / samples[honest].sum()
     spread = float(np.median(np.linalg.norm(updates[honest] - centre, axis=1)))
-    against = -spread * np.sign(centre) / np.sqrt(D)
+    against = -spread * np.sign(centre) / np.sqrt(NUMBERS)
 
     sent, lies = list(updates.astype(np.float32)), [""] * m
     for turn, client in enumerate(who.tolist()):
@@ -114,25 +126,25 @@ def scene(clients: int = 100, liars: int = 20, seed: int = 0) -> Scene:
             "collude": centre + HIDDEN * against,
             "flip": -10 * updates[client],
             "claim": updates[client] + 3 * against,
-            "nan": np.full(D, np.nan),
-            "huge": np.full(D, 1e20),
+            "nan": np.full(NUMBERS, np.nan),
+            "huge": np.full(NUMBERS, 1e20),
             "shape": updates[client, 1:],
         }[lie].astype(np.float32)
-    return Scene(sent, samples, tuple(lies), centre, spread)
+    return ExampleRound(sent, samples, tuple(lies), centre, spread)
 
 
-def judge(scene: Scene, rules: tuple[str, ...] = ("mean", "median", "krum", "huber")) -> list[Verdict]:
-    """Each rule's aggregate of the scene. Krum is told the true number of liars; the others ask for nothing."""
-    return [_verdict(scene, rule, {"f": len(scene.liars)} if rule == "krum" else {}) for rule in rules]
+def apply_rules(example: ExampleRound, rules: tuple[str, ...] = ("mean", "median", "krum", "huber")) -> list[Outcome]:
+    """Aggregate the round by each of the rules. Krum is given the true number of liars; the others need no parameter."""
+    return [_outcome(example, rule, {"f": len(example.liars)} if rule == "krum" else {}) for rule in rules]
 
 
-def _verdict(scene: Scene, rule: str, parameters: dict[str, int]) -> Verdict:
+def _outcome(example: ExampleRound, rule: str, parameters: dict[str, int]) -> Outcome:
     times: list[float] = []
     for _ in range(REPEATS):
         started = time.perf_counter()
         try:
-            result = aggregate(scene.updates, rule, samples=scene.samples, **parameters)
+            result = aggregate(example.updates, rule, samples=example.samples, **parameters)
         except ValueError as refusal:
-            return Verdict(rule, None, str(refusal), time.perf_counter() - started)
+            return Outcome(rule, None, str(refusal), time.perf_counter() - started)
         times.append(time.perf_counter() - started)
-    return Verdict(rule, result, "", min(times))
+    return Outcome(rule, result, "", min(times))

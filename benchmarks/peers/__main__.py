@@ -1,0 +1,78 @@
+"""python benchmarks/peers: our rules beside those of other libraries, as multiples of X.mean(0)."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import typer
+from rich.console import Console
+
+from fedhold.bench import Peers, Plan, Results, measure_all, print_results, read_results, write_results
+from peers import environment
+from peers.document import draw, write
+from peers.libraries import PACKAGES, PEERS
+from peers.round import TORCH_AND_BYZFL
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command()
+def compare(
+    shape: Annotated[list[str] | None, typer.Option(help="Clients x numbers, as 500x25450; may be repeated.")] = None,
+    rules: Annotated[str, typer.Option(help="Which of our rules, with commas between; all unless given.")] = "",
+    repeat: Annotated[int, typer.Option(help="Calls of each rule; the best counts.")] = 7,
+    seconds: Annotated[float, typer.Option(help="Time for the calls of a rule; a longer one is made once.")] = 10.0,
+    round_: Annotated[bool, typer.Option("--round", help="Also one round on MNIST, end to end.")] = False,
+    scaling: Annotated[bool, typer.Option("--scaling", help="Also how cost grows with clients and numbers.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write all results here.")] = None,
+    chart: Annotated[Path | None, typer.Option(help="Draw them here, as PNG.")] = None,
+    docs: Annotated[Path | None, typer.Option(help="Write them here as a document, its chart in figures/.")] = None,
+    earlier: Annotated[
+        Path | None, typer.Option("--from", help="Measure nothing: show the --json of an earlier run.")
+    ] = None,
+) -> None:
+    """Our rules beside those of ByzFL, Flower, geom-median and torchjd, in an environment made for these libraries.
+
+    Speed in multiples of X.mean(0), and the error of rules that iterate. For our rules alone: fedhold bench.
+    """
+    console = Console(highlight=False)
+    place = environment.folder()
+    try:
+        plan = Plan.of(
+            shape or [],
+            rules,
+            repeat,
+            seconds,
+            scaling=scaling,
+            round=round_,
+            peers=Peers(PEERS, TORCH_AND_BYZFL, PACKAGES, environment.left_out(place)),
+        )
+        if earlier is not None:
+            results = read_results(earlier)
+        elif environment.inside(place):
+            results = measure_all(plan, console, lambda so_far: _write_json(json, so_far))
+        else:
+            environment.prepare(place, console)
+            raise typer.Exit(environment.run_inside(place, sys.argv[1:]))
+        print_results(console, results)
+        _write_json(json, results)
+        if chart is not None:
+            draw(results, chart)
+        if docs is not None:
+            write(results, docs)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
+    for kind, path in (("json", json), ("chart", chart), ("docs", docs)):
+        if path is not None:
+            console.print(f"{kind}: {path}", markup=False)
+
+
+def _write_json(path: Path | None, results: Results) -> None:
+    if path is not None:
+        write_results(path, results)
+
+
+if __name__ == "__main__":
+    app(prog_name="python benchmarks/peers")

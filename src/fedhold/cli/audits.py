@@ -1,0 +1,45 @@
+"""fedhold watch, and fedhold report where it is given an audit: what a deployed strategy wrote about its rounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedhold.cli.errors import usage_errors
+from fedhold.report import visible
+
+SHOWN = 10  # suspects that are printed; the report has them all
+
+
+def watch(
+    audit: Annotated[
+        Path, typer.Argument(help="The file that a strategy writes; it may not be there yet. Ctrl-C leaves.")
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Show what is there now, and exit.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two looks at the file.", min=0.05)] = 0.5,
+) -> None:
+    """Follow an audit.jsonl live: last round, nodes, suspects."""
+    from fedhold.audit import watch as follow
+
+    with usage_errors():
+        follow(audit, once=once, every=every, console=Console(highlight=False))
+
+
+def write_audit_report(audit: Path, out: Path | None, console: Console) -> None:
+    """Write the page of an audit, and print its first suspects.
+
+    out  where the page goes; None is beside the audit
+    """
+    from fedhold.audit import report_audit
+
+    page, suspects = report_audit(audit, out)
+    for one in suspects[:SHOWN]:
+        why = f" ({visible(one.reasons[0][0], encoding=console.encoding)})" if one.reasons else ""
+        said = f"Suspect: node {visible(one.node)}, held down in {one.held} of {one.asked} rounds{why}"
+        console.print(said, markup=False, soft_wrap=True)
+    if len(suspects) > SHOWN:
+        console.print(f"And {len(suspects) - SHOWN} suspects more.")
+    console.print(f"Report: {page}", markup=False, soft_wrap=True)

@@ -1,0 +1,48 @@
+"""fedhold bench: our own rules, timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedhold.cli.errors import usage_errors
+
+
+def bench(
+    shape: Annotated[list[str] | None, typer.Option(help="Clients x numbers, as 500x25450; may be repeated.")] = None,
+    rules: Annotated[str, typer.Option(help="Which rules, with commas between; all unless given.")] = "",
+    repeat: Annotated[int, typer.Option(help="Calls of each rule; the best counts.")] = 7,
+    seconds: Annotated[float, typer.Option(help="Time for the calls of a rule; a longer one is made once.")] = 10.0,
+    round_: Annotated[bool, typer.Option("--round", help="Also one round on MNIST, end to end.")] = False,
+    scaling: Annotated[bool, typer.Option("--scaling", help="Also how cost grows with clients and numbers.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write all results here.")] = None,
+    earlier: Annotated[
+        Path | None, typer.Option("--from", help="Measure nothing: show the --json of an earlier run.")
+    ] = None,
+) -> None:
+    """The speed of fedhold's rules in multiples of X.mean(0), and the error of those that iterate.
+
+    For a comparison with ByzFL, Flower, geom-median and torchjd, with a chart and a document, run `make bench` or
+    `python benchmarks/peers` in a checkout of fedhold.
+    """
+    from fedhold.bench import Plan, Results, measure_all, print_results, read_results, write_results
+
+    console = Console(highlight=False)
+
+    def write_json(results: Results) -> None:
+        if json is not None:
+            write_results(json, results)
+
+    with usage_errors():
+        if earlier is None:
+            plan = Plan.of(shape or [], rules, repeat, seconds, scaling=scaling, round=round_)
+            results = measure_all(plan, console, write_json)
+        else:
+            results = read_results(earlier)
+        print_results(console, results)
+        write_json(results)
+    if json is not None:
+        console.print(f"json: {json}", markup=False)

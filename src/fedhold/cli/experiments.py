@@ -1,0 +1,119 @@
+"""fedhold run, fedhold reproduce and fedhold report: grids of experiments, the paper's, and the report of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedhold.cli.audits import write_audit_report
+from fedhold.cli.errors import usage_errors
+from fedhold.report import print_table, table_of
+
+if TYPE_CHECKING:
+    from fedhold.lab import Panel, Result
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="A TOML file; examples/grid.toml is one to start from.")],
+    jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
+    out: Annotated[Path, typer.Option(help="Where results and report go; found again next time.")] = Path("runs"),
+) -> None:
+    """Every combination of data, partition, attack, rule and seed that a file lists; then the report."""
+    from fedhold.lab import DataError, MissingResult, Store, load, run_all
+
+    console = Console(highlight=False)
+    with usage_errors(DataError, MissingResult):
+        results = run_all(load(config), Store(out / "results"), jobs=jobs, progress=console.is_terminal)
+        _write_report(results, out, console)
+
+
+def reproduce(
+    what: Annotated[list[str], typer.Argument(help="fig1 ... fig5, table1, theory, or all.", show_default=False)],
+    seeds: Annotated[int | None, typer.Option(help="Seeds for synthesized data; 5 unless given.")] = None,
+    mnist_seeds: Annotated[int | None, typer.Option(help="Seeds for MNIST; 3 unless given.")] = None,
+    jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, few rounds: to see that it works.")] = False,
+    out: Annotated[Path, typer.Option(help="Where results and report go; found again next time.")] = Path(
+        "reproduction"
+    ),
+) -> None:
+    """The paper's figures, its Table 1, its theory, and a verdict on each of its claims."""
+    from fedhold.lab import DataError, MissingResult
+    from fedhold.lab.paper import reproduce as reproduce_paper
+
+    with usage_errors(DataError, MissingResult):
+        reproduce_paper(what, seeds=seeds, mnist_seeds=mnist_seeds, jobs=jobs, quick=quick, out=out)
+
+
+def report(
+    path: Annotated[
+        Path,
+        typer.Argument(help="Where results are: the --out of run, reproduce or demo; or the audit of a deployed run."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the report goes; beside what it reports on unless given.", show_default=False),
+    ] = None,
+) -> None:
+    """The HTML report of stored results, or of an audit.jsonl."""
+    from fedhold.audit import find_audit
+
+    console = Console(highlight=False)
+    with usage_errors():
+        audit = find_audit(path)
+        if audit is not None:
+            write_audit_report(audit, out, console)
+        elif path.suffix == ".jsonl":
+            raise ValueError(
+                f"{path} does not exist. A strategy writes it, round by round, when told audit={path.name!r}."
+            )
+        else:
+            _report_results(path, out, console)
+
+
+def _report_results(path: Path, out: Path | None, console: Console) -> None:
+    from fedhold.lab import Store
+
+    folder = path / "results" if (path / "results").is_dir() else path
+    results = Store(folder).all()
+    if not results:
+        raise ValueError(f"no results in {folder}. Make some with: fedhold run examples/grid.toml --out {path}")
+    _write_report(results, path if out is None else out, console)
+
+
+def _write_report(results: Sequence[Result], out: Path, console: Console) -> None:
+    """Print where each curve ends, and write the page with all of them."""
+    from fedhold.lab import write_report
+
+    charts = panels(results)
+    for chart in charts:
+        at_the_end = f"{chart.metric} at the end"
+        table = table_of("rule", "seeds", at_the_end, numbers=("seeds", at_the_end))
+        for rule, runs in chart.series.items():
+            ends = [float("nan") if (end := one.series[chart.metric][-1]) is None else end for one in runs]
+            spread = f" ({min(ends):.4g} to {max(ends):.4g})" if len(ends) > 1 else ""
+            table.add_row(rule, str(len(ends)), f"{sum(ends) / len(ends):.4g}{spread}")
+        print_table(console, chart.title, table)
+    path = write_report(out, results, title="Results", panels=charts)
+    console.print(f"Report: {path}")
+
+
+def panels(results: Sequence[Result]) -> list[Panel]:
+    """One chart per setting (data, partition, attack, epsilon, ...), with one curve for each rule that was run in it."""
+    from fedhold.lab import Panel
+
+    charts: dict[str, dict[str, list[Result]]] = {}
+    for result in results:
+        of = result.experiment
+        liars = f", {of.attack}, epsilon {of.epsilon:g}" if of.attack else ", no attack"
+        more = "".join(f", {name} {value}" for name, value in of.options if name not in ("keep_weights", "certify"))
+        title = f"{of.data}, {of.partition}, m = {of.m}, step {of.step:g}, {of.rounds} rounds{liars}{more}"
+        charts.setdefault(title, {}).setdefault(of.rule, []).append(result)
+    return [
+        Panel(title, "accuracy" if "accuracy" in next(iter(curves.values()))[0].series else "rmse", curves)
+        for title, curves in charts.items()
+    ]

@@ -1,0 +1,82 @@
+"""fedhold list: every name that a user can write in a call or a configuration, with its parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from fedhold.errors import unknown
+from fedhold.report import print_table, table_of
+from fedhold.spec import FROM_CALL, MIXINGS, RULES, THRESHOLDS
+
+
+@dataclass(frozen=True)
+class _Registry:
+    """Functions that users call by name.
+
+    where   what they are, and where a user writes the name
+    named   name -> function
+    passed  parameters that the library passes by itself
+    """
+
+    where: str
+    named: Mapping[str, Callable[..., Any]]
+    passed: frozenset[str] = frozenset()
+
+    def call(self, name: str) -> str:
+        """The parameters of one function that a user may pass, with their defaults."""
+        return ", ".join(
+            ("**" if p.kind is p.VAR_KEYWORD else "") + p.name + ("" if p.default is p.empty else f"={p.default!r}")
+            for p in inspect.signature(self.named[name]).parameters.values()
+            if p.name not in self.passed
+        )
+
+
+def _registries() -> list[_Registry]:
+    from fedhold.lab import ATTACKS, DATA, PARTITIONS
+
+    by_geometry = frozenset({"geometry", *FROM_CALL})
+    return [
+        _Registry("Rules: aggregate(updates, rule, ...)", RULES, by_geometry),
+        _Registry("Mixings: written before a rule, as in 'screen | huber'", MIXINGS, by_geometry),
+        _Registry("Thresholds: huber(threshold=...)", THRESHOLDS),
+        _Registry('Attacks: federate(..., attack=...), attack = "..." in a config', ATTACKS, frozenset({"knowledge"})),
+        _Registry('Tasks: data = "..." in a config', DATA, frozenset({"seed", "cut", "m"})),
+        _Registry('Partitions: partition = "..." in a config', PARTITIONS, frozenset({"labels", "m", "rng"})),
+    ]
+
+
+def list_(
+    name: Annotated[str, typer.Argument(help="A name from the list: show all about it.", show_default=False)] = "",
+) -> None:
+    """Rules, mixings, thresholds, attacks, tasks and partitions; or one of them in full."""
+    registries = _registries()
+    if name:
+        _show_one(registries, name)
+    else:
+        _show_all(registries)
+
+
+def _show_one(registries: list[_Registry], name: str) -> None:
+    known = {word: registry for registry in registries for word in registry.named}
+    if name not in known:
+        raise typer.BadParameter(unknown("name", name, known))
+    typer.echo(f"{name}({known[name].call(name)})\n")
+    typer.echo(inspect.getdoc(known[name].named[name]))
+
+
+def _show_all(registries: list[_Registry]) -> None:
+    console = Console(highlight=False)
+    for registry in registries:
+        table = table_of("name", "parameters", "")
+        for name, function in registry.named.items():
+            summary = (inspect.getdoc(function) or "").partition("\n")[0]
+            table.add_row(name, escape(registry.call(name)), escape(summary))
+        print_table(console, registry.where, table)
+    console.print("fedhold list NAME shows one of them in full, with its source.")
