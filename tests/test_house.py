@@ -1,4 +1,4 @@
-"""House rules: layer order, public names, registries, and that every example and command in the documents runs."""
+"""House rules: rooms and their doors, registries, and that every example and command in the documents runs."""
 
 import ast
 import contextlib
@@ -6,16 +6,22 @@ import doctest
 import importlib
 import inspect
 import io
+import pkgutil
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedhold
-from fedhold import MIXINGS, RULES
+from fedhold import MIXINGS, RULES, aggregate, bounds, open_updates, save_update, spec
+from fedhold.lab import ATTACKS, PARTITIONS
+from fedhold.rules import declares
+from fedhold.spec import THRESHOLDS
+from fedhold.updates import Columnwise
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "fedhold"
@@ -48,7 +54,115 @@ def test_docstring_examples_run(name):
     assert failed == 0, report.getvalue()
 
 
+# Rooms: what may import what is `lint-imports`' affair (pyproject.toml)
+
+PACKAGES = ["fedhold", *(found.name for found in pkgutil.walk_packages(fedhold.__path__, "fedhold.") if found.ispkg)]
+every_package = pytest.mark.parametrize("name", PACKAGES)
+
+
+@every_package
+def test_a_package_says_what_it_is_and_what_it_offers(name):
+    package = importlib.import_module(name)
+    assert package.__doc__, f"{name}: say in a few lines what enters, what leaves and what it may import"
+    assert package.__all__ == sorted(
+        package.__all__, key=lambda word: (not word.isupper(), not word[0].isupper(), word)
+    )
+    for word in package.__all__:
+        assert hasattr(package, word), f"{name}.__all__ names {word}, which does not exist"
+
+
+@every_package
+def test_a_module_is_not_hidden_by_a_name(name):
+    """`import fedhold.lab.x as m` gives a module, never a function of that name."""
+    package = importlib.import_module(name)
+    for found in pkgutil.iter_modules(package.__path__):
+        thing = vars(package).get(found.name)
+        assert thing is None or inspect.ismodule(thing), f"{name}.{found.name} is a module and something else"
+
+
+def test_the_contract_names_every_room():
+    """A new package or module at the top needs a place in the order of imports."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (layers,) = [c for c in project["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
+    placed = {name.strip() for layer in layers["layers"] for name in layer.split("|")}
+    there = {f"fedhold.{found.name}" for found in pkgutil.iter_modules(fedhold.__path__)}
+    assert placed == there - {"fedhold.__main__"}
+
+
+def test_nobody_but_geometry_reaches_for_the_data():
+    for name, tree in TREES.items():
+        if not name.startswith(("fedhold.geometry.view", "fedhold.updates")):
+            for node in ast.walk(tree):
+                assert not (isinstance(node, ast.Attribute) and node.attr == "_updates"), f"{name}:{node.lineno}"
+
+
 # Registries
+
+# A rule added by CONTRIBUTING's recipe: the function, what it declares, and its name in RULES.
+
+
+def test_a_new_geometry_rule_gets_the_fast_path(tmp_path, monkeypatch):
+    """It declares that it needs pairs: files are then read once, and the rows it chooses once more."""
+
+    @declares(pairs=True)
+    def closest(geometry, *, keep):
+        order = np.argsort(geometry.squared_distances.sum(axis=1))[:keep]
+        return np.isin(np.arange(geometry.m), order) / keep
+
+    monkeypatch.setitem(spec.RULES, "closest", closest)
+    rows = np.random.default_rng(0).standard_normal((20, 50_000)).astype(np.float32)
+    for i, row in enumerate(rows):
+        save_update(row, tmp_path / f"{i:02}.npy")
+    read = []
+    result = aggregate(open_updates(tmp_path, on_read=read.append), "closest(keep=1)")
+    assert sum(read) <= 1.2 * rows.nbytes
+    assert len(result.clients.with_status("kept")) == 1
+    undeclared = []
+    aggregate(open_updates(tmp_path, on_read=undeclared.append), lambda geometry: closest(geometry, keep=1))
+    assert sum(undeclared) <= sum(read) + rows.nbytes  # It still works, by passes.
+
+
+def test_a_new_column_rule_gets_the_fast_path(tmp_path, monkeypatch):
+    """It declares its view: its row comes out of the one pass that looks for numbers that are not finite."""
+
+    @declares(view="columns")
+    def midrange(geometry):  # noqa: ARG001
+        return Columnwise(lambda _, block: (block.min(axis=0).astype(np.float64) + block.max(axis=0)) / 2)
+
+    monkeypatch.setitem(spec.RULES, "midrange", midrange)
+    rows = np.random.default_rng(0).standard_normal((20, 50_000)).astype(np.float32)
+    for i, row in enumerate(rows):
+        save_update(row, tmp_path / f"{i:02}.npy")
+    read = []
+    result = aggregate(open_updates(tmp_path, on_read=read.append), "midrange")
+    assert sum(read) == rows.nbytes
+    np.testing.assert_allclose(result.value, (rows.min(axis=0) + rows.max(axis=0)) / 2, rtol=1e-6, atol=1e-6)
+
+
+DOCUMENTED = {
+    **RULES,
+    **MIXINGS,
+    **{f"threshold {name}": function for name, function in THRESHOLDS.items()},
+    **{f"attack {name}": function for name, function in ATTACKS.items()},
+    **{f"partition {name}": function for name, function in PARTITIONS.items()},
+    **{
+        f"fedhold.{name}": getattr(fedhold, name)
+        for name in fedhold.__all__
+        if inspect.isfunction(getattr(fedhold, name))
+    },
+    **{f"bounds.{name}": getattr(bounds, name) for name in bounds.__all__ if inspect.isfunction(getattr(bounds, name))},
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_a_public_function_documents_its_parameters_and_has_an_example(name):
+    function = DOCUMENTED[name]
+    for parameter in list(inspect.signature(function).parameters)[0 if "." in name else 1 :]:
+        assert re.search(rf"\b{parameter.strip('*')}\b", function.__doc__), (
+            f"{name}: the docstring does not name {parameter}"
+        )
+    assert ">>>" in function.__doc__, f"{name}: the docstring needs an executed example"
+
 
 REGISTERED = {**RULES, **MIXINGS}
 

@@ -288,3 +288,27 @@ def test_a_lone_dask_array_among_others_costs_its_client_alone():
     result = aggregate([*np.ones((5, 4)), da.zeros(4)])
     assert result.clients.with_status("rejected") == [5]
     assert "dask.array.stack" in result.clients[5].reason
+
+
+# Only `fedhold.updates` and `fedhold.kernels` touch arrays of d numbers
+
+TOUCHING = [*RULES, *MIXED, "screen | mean"]
+
+
+@pytest.mark.parametrize("scale", [1, 1e200], ids=["ordinary", "scaled"])
+@pytest.mark.parametrize("rule", TOUCHING)
+def test_nobody_else_touches_a_vector_of_d_numbers(rule, scale, monkeypatch):
+    """On a cluster such vectors are opaque: to compute with one outside of a kernel is to bring it here, an error now."""
+
+    def touched(*_, **__):
+        raise AssertionError("a vector of d numbers was brought to this process")
+
+    monkeypatch.setattr(dasked.Spread, "__array__", touched)
+    rows = scale * rows_with_liars(np.float64)
+    given = parameters(rule, 4) if rule in RULES else {}
+    start = {"start": da.zeros(D)} if rule == "centered_clipping" else {}
+    with dask.config.set(scheduler="synchronous"):
+        result = aggregate(da.from_array(rows, chunks=(-1, 1200)), rule, **given, **start)
+        assert result.converged
+        if rule == "huber":
+            assert result.certificate.radius(4) > 0
