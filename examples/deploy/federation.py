@@ -271,7 +271,9 @@ def command(name: str) -> str:
     """The program as it was installed beside this interpreter."""
     path = Path(sysconfig.get_path("scripts")) / name
     if not path.exists():
-        raise FederationError(f"{name} is not installed beside {sys.executable}. Try: pip install 'fedhold[flower]'")
+        raise FederationError(
+            f"{name} is not installed beside {sys.executable}. From a checkout of fedhold: pip install '.[flower]'"
+        )
     return str(path)
 
 

@@ -155,7 +155,7 @@ def _round(found: Row) -> str:
 def draw(results: Row, path: Path) -> None:
     """One panel per shape: rules down, multiples of the mean across, a dot per library."""
     if not can_plot():
-        raise ValueError("the chart needs matplotlib. Install it: pip install 'fedhold[report]'")
+        raise ValueError("the chart needs matplotlib. From a checkout of fedhold: pip install '.[report]'")
     from matplotlib.figure import Figure
 
     shapes = results["shapes"]

@@ -43,7 +43,7 @@ RADIUS = (
     "How far the liars can at most have moved the aggregate of a round, proven from what the server received. There is no "
     "line where nothing could be proven."
 )
-INSTALL = "that needs matplotlib: pip install 'fedhold[report]'"
+INSTALL = "that needs matplotlib; from a checkout of fedhold: pip install '.[report]'"
 
 
 @dataclass(frozen=True)

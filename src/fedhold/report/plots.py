@@ -67,7 +67,7 @@ def plot_weights(title: str, weights: NDArray[np.floating], byzantine: NDArray[n
 
 def _figure(title: str) -> tuple[Any, Any]:
     if not can_plot():
-        raise ImportError("figures as PNG need matplotlib. Install it: pip install 'fedhold[report]'")
+        raise ImportError("figures as PNG need matplotlib. From a checkout of fedhold: pip install '.[report]'")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
