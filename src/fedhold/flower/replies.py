@@ -106,6 +106,7 @@ def read_replies(
 
 
 def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit: int) -> Reply:
+    """The reply of one node; the parameters are those of read_replies()."""
     if reply.has_error():
         return Reply(node, reason=f"error {reply.error.code}: {told(reply.error.reason or 'without a reason')}")
     if not reply.has_content():
@@ -120,8 +121,15 @@ def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit
         metrics = dict(content[key].items())
         claimed = metrics.pop(weight_key, None)
         arrays = None if model is None else _arrays(content.array_records[_only(content, ArrayRecord)], model)
-        samples = _samples(claimed, weight_key)
-        return Reply(node, None, None, _reported(claimed), samples, arrays, metrics, key, content)
+        return Reply(
+            node,
+            claimed=_reported(claimed),
+            samples=_samples(claimed, weight_key),
+            arrays=arrays,
+            metrics=metrics,
+            key=key,
+            content=content,
+        )
     except _BadReplyError as problem:
         return Reply(node, reason=str(problem), claimed=_reported(claimed))
 
