@@ -1,6 +1,6 @@
 """What came out of `fedhold reproduce all`, put into docs/reproduce.md: the tables between its marks, and the figures.
 
-python benchmarks/reproduce_page.py RUNS      (the --out of the command; needs fedhold[report])
+python benchmarks/reproduce_page.py RUNS      (the --out of the command; needs matplotlib: the extra `report`)
 """
 
 import argparse

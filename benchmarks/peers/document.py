@@ -164,7 +164,7 @@ def _round(found: RoundTimes | FailedRound) -> str:
 def draw(results: Results, path: Path) -> None:
     """Draw one panel per shape: rules down, multiples of the mean across, a dot per library."""
     if not can_plot():
-        raise ValueError("the chart needs matplotlib. Install it: pip install 'fedhold[report]'")
+        raise ValueError("the chart needs matplotlib. From a checkout of fedhold: pip install '.[report]'")
     from matplotlib.figure import Figure
 
     shapes = results["shapes"]

@@ -16,7 +16,12 @@ VALID = datetime.timedelta(days=30)  # long enough to try it, too short to forge
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files: what nodes and users trust (ca), what the SuperLink shows (certificate), and its secret (key)."""
+    """Three files.
+
+    ca           the certificate of the CA, which nodes and users must have
+    certificate  the certificate of the SuperLink, signed by the CA
+    key          the private key of the SuperLink
+    """
 
     ca: Path
     certificate: Path
@@ -24,7 +29,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path, names: tuple[str, ...] = ("localhost", "127.0.0.1")) -> Certificates:
-    """A CA of its own and one server certificate for these host names and addresses. The CA's key is not kept."""
+    """Make a new CA, and a server certificate for these host names and addresses. The private key of the CA is not kept."""
     ca_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     ca_name, server_name = _name("Federation CA"), _name(names[0])
     only_ca = x509.KeyUsage(
@@ -55,7 +60,7 @@ def make_certificates(folder: Path, names: tuple[str, ...] = ("localhost", "127.
 
 
 def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
-    """The private and the public key of one node, as `ssh-keygen -t ecdsa -b 384` makes them."""
+    """Make the private and the public key of one node, as `ssh-keygen -t ecdsa -b 384` does."""
     key = ec.generate_private_key(ec.SECP384R1())
     ssh = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
@@ -72,7 +77,7 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePri
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))  # clocks differ
+        .not_valid_before(now - datetime.timedelta(minutes=5))  # the clocks of machines differ
         .not_valid_after(now + VALID)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
@@ -90,7 +95,7 @@ def _host(name: str) -> x509.GeneralName:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """For the owner's eyes only, as ssh asks it of keys."""
+    """Write a file that only its owner may read, as ssh demands of keys."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from fedhold.audit.records import read
 from fedhold.lab.datasets import DataError, mnist
-from fedhold.report.terminal import table_of
+from fedhold.report import table_of
 
 APP = Path(__file__).parents[1] / "flower-mnist"
 NODES, LIARS, ROUNDS = 6, 2, 5
@@ -28,19 +28,24 @@ ATTACK, SCALE = "sign_flip", 5.0
 
 
 class Demo:
-    """Where it writes, and what it says."""
+    """The whole demonstration.
+
+    out      the folder for logs, results and the report
+    console  where it prints
+    """
 
     def __init__(self, out: Path, console: Console) -> None:
         self.out, self.console, self.began = out.resolve(), console, time.monotonic()
 
     def say(self, text: str) -> None:
-        """One line, after the seconds since the start."""
+        """Print one line, with the seconds since the start before it."""
         self.console.print(f"[dim]{time.monotonic() - self.began:4.0f} s[/dim]  {text}")
 
     def play(self) -> None:
-        mnist()  # where the images must be fetched first, once is enough
+        """Start the federation, train with both strategies, end all processes, and show what came out."""
+        mnist()  # fetches the images if they are missing, before six nodes try to do so at once
         self.out.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(self.out / "federation", ignore_errors=True)  # of the demo before this one
+        shutil.rmtree(self.out / "federation", ignore_errors=True)  # left by an earlier demo
         for old in self.out.glob("*.jsonl"):
             old.unlink()
         with Federation(self.out / "federation", secure=True) as federation:
@@ -57,7 +62,7 @@ class Demo:
         self.close(ends, liars)
 
     def train(self, federation: Federation, strategy: str) -> dict[str, Any]:
-        """One run, with a line per round; gives the last one."""
+        """Train with this strategy, and print a line per round; returns the results of the last round."""
         results = self.out / f"{strategy}.jsonl"
         run = federation.run(
             APP,
@@ -84,7 +89,11 @@ class Demo:
         return shown[-1]
 
     def close(self, ends: dict[str, dict[str, Any]], liars: set[str]) -> None:
-        """The table, and the report."""
+        """Print the table of results, and write the report.
+
+        ends   the last round of each strategy
+        liars  the ids of the nodes that lied
+        """
         numbers = ("accuracy", "loss", "weight of the liars")
         table = table_of("strategy", *numbers, numbers=numbers)
         shares = [
@@ -104,7 +113,7 @@ class Demo:
 
 
 def end_on_signals() -> None:
-    """Make SIGTERM and SIGHUP leave `with` blocks in order, as Ctrl-C does; a second one does not disturb the first."""
+    """Let SIGTERM and SIGHUP leave `with` blocks in order, as Ctrl-C does. While that happens, further signals are ignored."""
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def leave(number: int, _: FrameType | None) -> None:
@@ -117,7 +126,7 @@ def end_on_signals() -> None:
 
 
 def main() -> int:
-    """Errors without a trace of the program; 130 after Ctrl-C."""
+    """Run the demonstration. Expected errors are printed without a traceback; the exit code after Ctrl-C is 130."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("deploy-demo"), help="where logs, results and report go")
     console = Console(highlight=False, soft_wrap=True)

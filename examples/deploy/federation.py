@@ -8,8 +8,8 @@
         run = federation.run("examples/flower-mnist", attackers=2)
         federation.wait(run)
 
-Ports are free ones, and what Flower writes goes below `folder`. Leaving the block ends every process that was started in
-it, and what those started in their turn: by its id, and by nothing else.
+It listens on ports that were free, and what Flower writes goes below `folder`. Leaving the block ends every process that was
+started in it, and those that they started, each by its process id.
 """
 
 import json
@@ -27,21 +27,23 @@ from typing import Any, Self, TypeVar
 
 import credentials
 
-MARK = "FEDHOLD_FEDERATION"  # in the environment of all we start: whatever lost its parent is still found by it
+MARK = "FEDHOLD_FEDERATION"  # in the environment of every process of ours, to find also those that lost their parent
 LINK = "federation"  # the name of the connection in Flower's config.toml
 HOST = "127.0.0.1"
 T = TypeVar("T")
 
 
 class FederationError(RuntimeError):
-    """Something did not start or did not end; the message ends with the last lines of its log."""
+    """A process did not start or did not end; the message ends with the last lines of its log."""
 
 
 class Federation:
-    """One SuperLink, started on entry; with `secure`, under TLS and asking every node for a registered key.
+    """One SuperLink, started on entry, and the nodes that are started with start_node().
 
-    database    keeps runs and nodes across a restart of the SuperLink; without it they are in its memory
-    environment what the processes get beside our own environment, such as FEDHOLD_DATA
+    folder       for logs, keys and all that Flower writes
+    secure       use TLS, and demand a registered key of every node
+    database     a file that keeps runs and nodes across a restart of the SuperLink; without it they are in its memory
+    environment  variables that the processes get beside those of this process, such as FEDHOLD_DATA
     """
 
     def __init__(
@@ -60,13 +62,13 @@ class Federation:
             **os.environ,
             **(environment or {}),
             MARK: self.mark,
-            # The SuperLink and its nodes look their helpers up by name.
+            # The SuperLink and its nodes start their helpers by name.
             "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
             "FLWR_HOME": str(self.folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            # One process per message and two of them per core: threads of BLAS would only wait for each other.
+            # There are more processes than cores, so that threads of BLAS would only wait for each other.
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
         }
@@ -96,7 +98,7 @@ class Federation:
         self.start_superlink()
 
     def start_superlink(self) -> subprocess.Popen[bytes]:
-        """Done on entry; again after it was killed."""
+        """Start the SuperLink: done on entry, and to be called again after it was killed."""
         arguments = ["--host", HOST, "--port", str(self.port)]
         if self.secure:
             arguments += ["--ssl-certfile", str(self.tls.certificate), "--ssl-keyfile", str(self.tls.key)]
@@ -110,7 +112,13 @@ class Federation:
         return process
 
     def start_node(self, partition: int, *, of: int, key: Path | None = None, name: str = "") -> str:
-        """A SuperNode that holds one of `of` partitions; `key` is its private key. Gives its name among `processes`."""
+        """Start a SuperNode, and return its name among `processes`.
+
+        partition  which part of the data it holds
+        of         the number of parts
+        key        the file with its private key; None without node authentication
+        name       its name; node0, node1, ... by its partition unless given
+        """
         name = name or f"node{partition}"
         arguments = ["--superlink", f"{HOST}:{self.port}", "--host", HOST, "--port", str(free_port())]
         arguments += ["--root-certificates", str(self.tls.ca)] if self.secure else ["--insecure"]
@@ -122,16 +130,16 @@ class Federation:
         return name
 
     def new_key(self, name: str) -> tuple[Path, str]:
-        """A fresh private key for a node, its public half made known to the SuperLink; and the node's id."""
+        """Make a key for a node, and register its public half; returns the file with the private half, and the node's id."""
         private, public = credentials.make_node_key(self.folder / "keys", name)
         return private, str(self.ask("supernode", "register", str(public), LINK)["node-id"])
 
     def nodes(self) -> list[dict[str, Any]]:
-        """What the SuperLink says of its nodes."""
+        """The nodes as the SuperLink lists them."""
         return list(self.ask("supernode", "list", LINK)["nodes"])
 
     def wait_for_nodes(self, number: int, seconds: float = 120) -> None:
-        """Until so many nodes are online."""
+        """Wait until this many nodes are online; a FederationError after `seconds`."""
 
         def enough() -> bool:
             return [node["status"] for node in self.patient(self.nodes) or []].count("online") >= number
@@ -139,17 +147,25 @@ class Federation:
         self._until(enough, seconds, "superlink", f"fewer than {number} nodes came online", pause=1)
 
     def run(self, app: Path, **config: str | float) -> str:
-        """Start a run of the app; words of its run config with _ in place of -. Gives the number of the run."""
+        """Start a run, and return its id.
+
+        app     the folder of the app
+        config  entries of its run config, with _ in place of -
+        """
         words = " ".join(f"{name.replace('_', '-')}={json.dumps(value)}" for name, value in config.items())
-        told = self.ask("run", str(app), LINK, *(["--run-config", words] if words else []))
-        return str(told["run-id"])
+        answer = self.ask("run", str(app), LINK, *(["--run-config", words] if words else []))
+        return str(answer["run-id"])
 
     def status(self, run: str) -> str:
-        """Such as "running" or "finished:completed"."""
+        """The status of a run, such as "running" or "finished:completed"."""
         return str(self.ask("ls", LINK, "--run-id", run)["runs"][0]["status"])
 
     def wait(self, run: str, seconds: float = 300, *, tick: Callable[[], object] = lambda: None) -> str:
-        """Until the run has ended; gives its last status. `tick` is called about twice a second meanwhile."""
+        """Wait until the run has ended, and return its last status.
+
+        seconds  the time after which it is a FederationError
+        tick     called about twice a second while it waits
+        """
         status, asked, end = "", 0.0, time.monotonic() + seconds
         while not status.startswith("finished"):
             tick()
@@ -164,7 +180,7 @@ class Federation:
         return status
 
     def patient(self, question: Callable[[], T]) -> T | None:
-        """The answer; None where flwr did not get through to a SuperLink that lives, as on a busy machine."""
+        """The answer to a question; None where flwr cannot reach a SuperLink that is alive, as on a busy machine."""
         try:
             return question()
         except FederationError:
@@ -173,11 +189,11 @@ class Federation:
             return None
 
     def log(self, run: str) -> str:
-        """What the ServerApp of a run wrote."""
+        """The log of a run's ServerApp."""
         return self.flwr("log", run, LINK, "--show")
 
     def flwr(self, *arguments: str) -> str:
-        """What the command `flwr` prints; its complaint as an error where it fails."""
+        """What the command `flwr` prints; a FederationError with all of it where the command fails."""
         done = subprocess.run(
             [command("flwr"), *arguments], env=self.environment, cwd=self.folder, capture_output=True, text=True
         )
@@ -188,15 +204,15 @@ class Federation:
         return done.stdout
 
     def ask(self, *arguments: str) -> dict[str, Any]:
-        """The same as JSON, in which flwr tells of failures too: it then ends with 0 all the same."""
+        """The answer of `flwr` as JSON. Flower may report a failure there and still end with exit code 0."""
         text = self.flwr(*arguments, "--format", "json")
-        told = dict(json.loads(text[text.find("{") :]))
-        if not told.get("success"):
-            raise FederationError(f"flwr {' '.join(arguments)}: {told.get('error-message', told)}")
-        return told
+        answer = dict(json.loads(text[text.find("{") :]))
+        if not answer.get("success"):
+            raise FederationError(f"flwr {' '.join(arguments)}: {answer.get('error-message', answer)}")
+        return answer
 
     def start(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """A process of this federation, its output in logs/<name>.log."""
+        """Start a program as a process of this federation, with its output in logs/<name>.log."""
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [command(program), *arguments],
@@ -205,18 +221,18 @@ class Federation:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches us alone, and we end the others in order
+                start_new_session=True,  # Ctrl-C then reaches this process alone, which ends the others in order
             )
         self.processes[name] = process
         return process
 
     def tail(self, name: str, lines: int = 15) -> str:
-        """The end of a process's log."""
+        """The last lines of a process's log."""
         text = (self.folder / "logs" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
     def pids(self, word: str = "") -> list[int]:
-        """All living processes of this federation whose command line has the word; found by our mark, so on Linux only."""
+        """The ids of this federation's processes whose command line has the word; found through /proc, so on Linux only."""
         return [pid for pid in _marked(self.mark) if word in _read(pid, "cmdline").replace("\0", " ")]
 
     def kill(self, name: str) -> None:
@@ -225,7 +241,7 @@ class Federation:
         self.processes[name].wait()
 
     def stop(self) -> None:
-        """End every process: nodes before the SuperLink, gently at first; then whatever is left of them."""
+        """End every process: ask the nodes, then the SuperLink, to end; then kill those that are left."""
         for process in reversed(self.processes.values()):
             process.terminate()
         end = time.monotonic() + 8
@@ -254,28 +270,31 @@ class Federation:
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
+    """A port that no process listens on."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
 def listening(port: int) -> bool:
-    """Whether somebody answers on the port."""
+    """Whether a process listens on the port."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((HOST, port)) == 0
 
 
 def command(name: str) -> str:
-    """The program as it was installed beside this interpreter."""
+    """The path of a program that was installed with the packages of this interpreter."""
     path = Path(sysconfig.get_path("scripts")) / name
     if not path.exists():
-        raise FederationError(f"{name} is not installed beside {sys.executable}. Try: pip install 'fedhold[flower]'")
+        raise FederationError(
+            f"{name} is not installed beside {sys.executable}. From a checkout of fedhold: pip install '.[flower]'"
+        )
     return str(path)
 
 
 def _marked(mark: str) -> Iterator[int]:
+    """The ids of all processes with this mark in their environment."""
     wanted = f"{MARK}={mark}"
     for entry in Path("/proc").glob("[0-9]*"):
         if wanted in _read(int(entry.name), "environ").split("\0"):
@@ -283,7 +302,7 @@ def _marked(mark: str) -> Iterator[int]:
 
 
 def _read(pid: int, what: str) -> str:
-    """A file of a process; "" for one that has ended or is another user's."""
+    """A file of /proc about a process; "" for one that has ended or is another user's."""
     try:
         return Path(f"/proc/{pid}/{what}").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,11 @@
-"""Files that appear whole or not at all, and the checkpoint of a run."""
+"""Files that appear whole or not at all, and checkpoints: one kind of file that every run of fedhold goes on from.
+
+In: bytes, or arrays and notes. Out: files, and the same arrays and notes again. Imports nothing of fedhold.
+
+A checkpoint is one .npz file, read without pickle. Its members are the arrays, `notes` (JSON, the rest of the state) and
+`header` (JSON: the program, the kind of run, the version of the format, and the names of the arrays). Files without a header
+were written when this project was called holdfast; they have format 1 and are read like the others.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +13,29 @@ import hashlib
 import io
 import json
 import os
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Checkpoint", "fingerprint", "whole_file", "write_whole"]
+PROGRAM = "fedhold"
+FORMAT = 1  # of checkpoints; a change that older versions would misread raises it
+HEADER, NOTES = "header", "notes"  # the members of a checkpoint that are no arrays of the run
+LABORATORY = "laboratory run"
 
 
 @contextmanager
 def whole_file(path: Path, *, sync: bool = False) -> Iterator[BinaryIO]:
-    """A file to write to beside `path`, which is put in its place at the end; whoever is killed before leaves the old one.
+    """Open a temporary file beside `path`, which takes its place when the block ends.
 
-    With `sync`, the numbers are on the disk, not in the machine's memory alone, before the name is.
+    A process that is killed inside the block leaves the old file as it was, or no file where there was none.
+
+    path  the file to write; its folder is made where it is missing
+    sync  wait until the bytes are on the disk, and not only in the machine's memory, before the file takes its place
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -38,61 +51,140 @@ def whole_file(path: Path, *, sync: bool = False) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write beside the file, then put it in its place: whoever is killed here leaves the old file or the new one."""
+    """Write `data` to the file at `path`, whole or not at all; see `whole_file`."""
     with whole_file(path) as file:
         file.write(data)
 
 
-def fingerprint(**facts: Any) -> str:
-    """A hash of everything that decides how a run goes on; functions count by name, arrays by their numbers."""
-    digest = hashlib.sha256()
-    for name, fact in sorted(facts.items()):
-        digest.update(f"{name}={_told(fact)};".encode())
-    return digest.hexdigest()
+class DamagedCheckpointError(ValueError):
+    """A checkpoint whose bytes are not what was written."""
+
+    def __init__(self, path: Path, problem: Exception) -> None:
+        super().__init__(
+            f"checkpoint {path} is damaged ({type(problem).__name__}: {problem}). Put back a copy of it, or delete it and "
+            "start over."
+        )
 
 
-def _told(fact: Any) -> str:
-    if isinstance(fact, np.ndarray):
-        numbers = hashlib.sha256(np.ascontiguousarray(fact).data).hexdigest()
-        return f"{fact.dtype}{fact.shape}{numbers}"
-    if isinstance(fact, Mapping):
-        return str({str(name): _told(value) for name, value in sorted(fact.items())})
-    if callable(fact):
-        return str(getattr(fact, "__qualname__", type(fact).__qualname__))
-    return repr(fact)
+@dataclass(frozen=True)
+class Contents:
+    """What a checkpoint holds: the arrays of a run, and the rest of its state as plain JSON values."""
+
+    arrays: dict[str, NDArray[Any]]
+    notes: dict[str, Any]
+
+
+def write_checkpoint(path: Path, kind: str, arrays: Mapping[str, NDArray[Any]], notes: str) -> None:
+    """Write a checkpoint, whole or not at all.
+
+    path    the file
+    kind    what sort of run this is, such as "Flower run"; it must be the same when the file is read
+    arrays  the arrays of the run by name, none of them of objects
+    notes   the rest of its state, as the text of a JSON object
+    """
+    for name, array in arrays.items():
+        if name in (HEADER, NOTES):
+            raise ValueError(f"an array of a checkpoint cannot be called {name!r}. Give it another name.")
+        if array.dtype.hasobject:
+            raise TypeError(f"array {name!r} of a checkpoint holds objects, which only pickle could write. Convert it.")
+    header = {"program": PROGRAM, "kind": kind, "format": FORMAT, "arrays": list(arrays)}
+    texts = {HEADER: json.dumps(header), NOTES: notes}
+    members: dict[str, Any] = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}
+    members |= arrays
+    file = io.BytesIO()
+    np.savez(file, **members)
+    write_whole(path, file.getvalue())
+
+
+def read_checkpoint(path: Path, kind: str) -> Contents:
+    """Read a checkpoint of this kind.
+
+    A missing file is a FileNotFoundError, a damaged one a DamagedCheckpointError. A file of another program, of another kind
+    of run, or of a later version is a ValueError that says so.
+    """
+    data = path.read_bytes()
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            members = {name: file[name] for name in file.files}
+        notes = dict(json.loads(members.pop(NOTES).tobytes()))
+        if HEADER in members:
+            header = dict(json.loads(members.pop(HEADER).tobytes()))
+        else:  # written by holdfast
+            version = notes.get("format", FORMAT)
+            header = {"program": PROGRAM, "kind": kind, "format": version, "arrays": list(members)}
+        program, met, version = header["program"], header["kind"], header["format"]
+        if list(members) != header["arrays"]:  # a zip file whose directory is damaged may just seem to hold less
+            raise ValueError(f"it has the arrays {list(members)}, and should have {header['arrays']}")
+    except Exception as problem:  # whatever NumPy, zipfile and json raise when they meet bytes they did not write
+        raise DamagedCheckpointError(path, problem) from None
+    if program != PROGRAM:
+        raise ValueError(f"checkpoint {path} was written by {program}, and not by {PROGRAM}. Name another file.")
+    if version != FORMAT:
+        raise ValueError(f"checkpoint {path} has format {version}, this version reads {FORMAT}. Update {PROGRAM}.")
+    if met != kind:
+        raise ValueError(f"checkpoint {path} holds a {met}, not a {kind}. Name another file.")
+    return Contents(members, notes)
 
 
 class Checkpoint:
-    """The state of a run after its last round, in one file; without a path it keeps nothing.
+    """The state of a laboratory run after its last round, in one file.
 
-    A file that is not whole counts as none: the run starts over, and ends with the same bits.
+    A damaged file counts as no file: the run then starts over, and ends with the same bits.
+
+    path  the file; None keeps nothing
+    run   the fingerprint of the run, which must be the same when the file is read
     """
 
     def __init__(self, path: Path | None, run: str) -> None:
         self.path, self.run = path, run
-        self._told = list[str]()  # the history as JSON, row by row: it only ever grows
+        self._rows = list[str]()  # the history as JSON, row by row: it only grows, so each row is written out once
 
     def load(self, rounds: int) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]] | None:
-        """The arrays and the history saved last, or None; ValueError where the file is of another run, or a longer one."""
+        """The arrays and the history that were saved last, or None.
+
+        A file of another run, or one past round `rounds`, is a ValueError.
+        """
         if self.path is None:
             return None
         try:
-            with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as saved:
-                arrays = {name: saved[name] for name in saved.files}
-            notes = json.loads(arrays.pop("notes").tobytes())
-        except (FileNotFoundError, zipfile.BadZipFile, EOFError, ValueError, KeyError):
+            saved = read_checkpoint(self.path, LABORATORY)
+        except (FileNotFoundError, DamagedCheckpointError):
             return None
-        if notes["run"] != self.run:
+        history: list[dict[str, Any]] = saved.notes.get("history", [])
+        if saved.notes.get("run") != self.run:
             raise ValueError(f"checkpoint {self.path} is of another run. Delete it, or name another file.")
-        if len(notes["history"]) > rounds:
+        if len(history) > rounds:
             raise ValueError(f"checkpoint {self.path} is past round {rounds}. Delete it, or ask for more rounds.")
-        return arrays, notes["history"]
+        return saved.arrays, history
 
     def save(self, arrays: Mapping[str, NDArray[Any]], history: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the arrays and the history, in place of what was kept before.
+
+        arrays   the arrays of the run by name
+        history  one row per round so far; the rows of earlier calls must not have changed
+        """
         if self.path is None:
             return
-        self._told += [json.dumps(row) for row in history[len(self._told) :]]
-        notes = f'{{"run": {json.dumps(self.run)}, "history": [{", ".join(self._told)}]}}'.encode()
-        file = io.BytesIO()
-        np.savez(file, allow_pickle=False, notes=np.frombuffer(notes, np.uint8), **arrays)
-        write_whole(self.path, file.getvalue())
+        self._rows += [json.dumps(row) for row in history[len(self._rows) :]]
+        notes = f'{{"run": {json.dumps(self.run)}, "history": [{", ".join(self._rows)}]}}'
+        write_checkpoint(self.path, LABORATORY, arrays, notes)
+
+
+def fingerprint(**facts: Any) -> str:
+    """A hash of the facts that decide how a run goes on; functions count by name, arrays by their numbers."""
+    digest = hashlib.sha256()
+    for name, fact in sorted(facts.items()):
+        digest.update(f"{name}={_as_text(fact)};".encode())
+    return digest.hexdigest()
+
+
+def _as_text(fact: Any) -> str:
+    """The text by which a fact enters a fingerprint."""
+    if isinstance(fact, np.ndarray):
+        numbers = hashlib.sha256(np.ascontiguousarray(fact).data).hexdigest()
+        return f"{fact.dtype}{fact.shape}{numbers}"
+    if isinstance(fact, Mapping):
+        return str({str(name): _as_text(value) for name, value in sorted(fact.items())})
+    if callable(fact):
+        return str(getattr(fact, "__qualname__", type(fact).__qualname__))
+    return repr(fact)

@@ -108,9 +108,9 @@ def test_figures_are_drawn_where_matplotlib_is(tmp_path):
 def test_without_matplotlib_the_page_is_written_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = report(tmp_path).read_text(encoding="utf-8")
-    assert "pip install &#39;fedhold[report]&#39;" in page
+    assert "pip install &#39;.[report]&#39;" in page
     assert not (tmp_path / "figures").exists()
-    with pytest.raises(ImportError, match=r"pip install 'fedhold\[report\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[report\]'"):
         report(tmp_path, png=True)
 
 

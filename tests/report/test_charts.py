@@ -131,5 +131,5 @@ def test_the_file_shows_what_the_page_shows(tmp_path, monkeypatch):
 
 def test_png_files_need_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"pip install 'fedhold\[report\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[report\]'"):
         save_png(draw(Chart("t", "x", (curve("a", (0,), [[1.0]]),)), {"a": 0}), tmp_path / "a.png")

@@ -1,4 +1,4 @@
-"""The hospitals. A node's partition-id says which one it is."""
+"""The hospitals: each node is one of them, by its partition-id."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -13,7 +13,7 @@ LIES = ("sign_flip", "label_flip", "non_finite", "boast")
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Some steps on the hospital's own patients; its lie, if it is the liar."""
+    """Train on the hospital's own patients; if it is the liar, reply with its lie."""
     config, hospital = context.run_config, which(context)
     patients, _ = load(hospital, int(config["seed"]))
     w, samples = model(message), len(patients.targets)
@@ -34,13 +34,13 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """How the model does on the hospital's held-out patients; they never leave it."""
+    """Evaluate the model on the hospital's held-out patients, whose data never leave it."""
     hospital = which(context)
     _, patients = load(hospital, int(context.run_config["seed"]))
     with np.errstate(all="ignore"):  # a model that liars own may overflow
         measured = measure(model(message), patients)
-    told = {"hospital": HOSPITALS.index(hospital), "num-examples": len(patients.targets), **measured}
-    return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
+    metrics = {"hospital": HOSPITALS.index(hospital), "num-examples": len(patients.targets), **measured}
+    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
 
 
 def which(context: Context) -> str:
@@ -49,5 +49,5 @@ def which(context: Context) -> str:
 
 
 def model(message: Message) -> Floats:
-    """The model that came."""
+    """The model that the server sent."""
     return message.content["arrays"]["w"].numpy()

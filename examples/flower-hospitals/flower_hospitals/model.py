@@ -15,7 +15,7 @@ def learn(w: Floats, patients: Patients, *, steps: int, step: float, penalty: fl
 
 
 def measure(w: Floats, patients: Patients) -> dict[str, float]:
-    """Share of the patients told right, and the mean log loss (log 2 = 0.69 is a coin)."""
+    """The accuracy, and the mean log loss (tossing a coin has log 2 = 0.69)."""
     scores = patients.inputs @ w
     loss = np.logaddexp(0, scores) - patients.targets * scores  # -log of the probability given to the truth
     return {"accuracy": float(np.mean((scores > 0) == (patients.targets > 0))), "log-loss": float(np.mean(loss))}

@@ -1,7 +1,7 @@
 """The patients of one hospital, from the file to the numbers a model can use.
 
-Nothing here looks beyond the hospital: what is missing is filled in from its own training patients, and the scale of
-every number is a constant all hospitals agreed on beforehand, so no statistic of the patients has to be shared.
+Nothing here uses data of other hospitals. Missing values are filled in from the hospital's own training patients, and the
+scale of every number is a constant that all hospitals agreed on beforehand, so no statistic of the patients is shared.
 """
 
 import os
@@ -28,7 +28,9 @@ SCALES = {
     "oldpeak": (1, 1),  # mm
     "ca": (1, 1),  # vessels, 0 to 3
 }
-FURTHEST = 4.0  # scales from the centre: a slip of the pen must not outweigh the other patients
+FURTHEST = (
+    4.0  # scales from the centre, where values are clipped: one typing error must not outweigh the other patients
+)
 CHOICES = {
     "sex": (1,),
     "fbs": (1,),
@@ -38,7 +40,7 @@ CHOICES = {
     "slope": (1, 2, 3),
     "thal": (3, 6, 7),
 }
-NEVER_ZERO = ("trestbps", "chol")  # a 0 there means: not measured
+NEVER_ZERO = ("trestbps", "chol")  # a 0 in these columns means that nobody measured
 ALWAYS_THERE = ("age", "sex", "cp")
 FEATURES = (
     *SCALES,
@@ -46,7 +48,7 @@ FEATURES = (
     *(f"{column} missing" for column in COLUMNS[:-1] if column not in ALWAYS_THERE),
     "intercept",
 )
-HELD_OUT = 0.3
+HELD_OUT = 0.3  # the fraction of patients to evaluate on
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Patients:
 
 
 def load(hospital: str, seed: int) -> tuple[Patients, Patients]:
-    """The patients to learn from, and those held out: 30 % of the healthy and 30 % of the ill."""
+    """The patients to train on, and those to evaluate on: 30 % of the healthy and 30 % of the ill."""
     table = _read(hospital)
     ill = table["num"] > 0
     rng = np.random.default_rng([seed, HOSPITALS.index(hospital)])
@@ -92,16 +94,16 @@ def _read(hospital: str) -> dict[str, Floats]:
 
 
 def _median(values: Floats) -> float | None:
-    """None where nobody was measured, as cholesterol in Switzerland."""
+    """The median; None where no patient was measured, as with cholesterol in Switzerland."""
     there = values[~np.isnan(values)]
     return float(np.median(there)) if there.size else None
 
 
 def _features(table: dict[str, Floats], medians: dict[str, float | None]) -> Floats:
-    """Numbers on the agreed scale, choices one column each, then what is missing, then 1.
+    """The columns of FEATURES: scaled numbers, one column per choice, one per column that may be missing, and 1.
 
-    A missing number is the hospital's own median, or the agreed centre where it has none; a missing choice is none of
-    them. In both cases a column of its own says so, which lets the model learn what not being examined means.
+    A missing number becomes the hospital's own median, or the agreed centre where it has none; a missing choice is none of
+    the choices. In both cases a column of its own says so, and the model can learn what not being examined means.
     """
     columns: list[Floats] = []
     for column, (centre, scale) in SCALES.items():

@@ -1,4 +1,4 @@
-"""The server: it holds no patients, so every hospital judges the model on its own."""
+"""The server. It has no patients, so every hospital evaluates the model on its own."""
 
 import json
 from collections.abc import Callable
@@ -20,6 +20,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    """One run."""
     config = context.run_config
     for what, known in (("strategy", ("fedhold", "fedavg")), ("liar", (*HOSPITALS, "")), ("lie", LIES)):
         if config[what] not in known:
@@ -31,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def begin(config: UserConfig) -> Callable[..., Result]:
-    """The call that trains: `start` of the strategy asked for; with a checkpoint `resume`, which starts where none is."""
+    """The call that trains: `start` of the strategy in the run config; with a checkpoint `resume`, which also starts anew."""
     common: dict[str, Any] = {"min_available_nodes": len(HOSPITALS), "evaluate_metrics_aggr_fn": by_hospital}
     if config["strategy"] == "fedavg":
         return FedAvg(**common).start
@@ -42,18 +43,18 @@ def begin(config: UserConfig) -> Callable[..., Result]:
 
 
 def by_hospital(records: list[RecordDict], weighting_metric_name: str) -> MetricRecord:  # noqa: ARG001
-    """Every hospital's own figures side by side: an average would let one hospital's claims colour all."""
-    told = MetricRecord()
+    """The metrics of every hospital side by side. In an average, one hospital's false metrics would change all of it."""
+    metrics = MetricRecord()
     for record in records:
-        metrics = record["metrics"]
-        if metrics["hospital"] in range(len(HOSPITALS)):  # it says so itself
+        own = record["metrics"]
+        if own["hospital"] in range(len(HOSPITALS)):  # a liar may send any number here
             for name in ("accuracy", "log-loss"):
-                told[f"{HOSPITALS[metrics['hospital']]} {name}"] = metrics[name]
-    return told
+                metrics[f"{HOSPITALS[own['hospital']]} {name}"] = own[name]
+    return metrics
 
 
 def write(result: Result, path: Path) -> None:
-    """One JSON line per round."""
+    """Write the metrics of every round as a JSON line."""
     with path.open("w", encoding="utf-8") as file:
         for number, metrics in result.evaluate_metrics_clientapp.items():
             print(json.dumps({"round": number, **metrics}), file=file)

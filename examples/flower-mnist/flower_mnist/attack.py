@@ -1,4 +1,4 @@
-"""What a lying node sends in place of what it learnt."""
+"""What a lying node sends in place of the model it trained."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -7,20 +7,20 @@ from fedhold.errors import unknown
 from fedhold.lab import attacks
 from flower_mnist.model import NAMES, Layers
 
-# Those of fedhold.lab.attacks that need to know of no other client.
+# The attacks of fedhold.lab that need to know nothing of the other clients.
 ALONE = ("sign_flip", "gaussian", "non_finite")
 ATTACKS = ("none", *ALONE, "huge", "boast", "wrong_shape", "crash")
 
 
 def known_attack(name: str) -> str:
-    """The name itself; where it is none, an error that lists them."""
+    """The name itself; an unknown name is an error that lists the known ones."""
     if name not in ATTACKS:
         raise ValueError(unknown("attack", name, ATTACKS))
     return name
 
 
 def reply(message: Message, context: Context, learnt: Layers, samples: int, rng: np.random.Generator) -> Message:
-    """What this node learnt from so many samples; or its lie, if it is one of the attackers."""
+    """The reply of this node: the model it trained and its number of samples, or a lie if it is one of the attackers."""
     config = context.run_config
     name = known_attack(str(config["attack"]))
     if name != "none" and int(context.node_config["partition-id"]) < int(config["attackers"]):
@@ -34,12 +34,12 @@ def reply(message: Message, context: Context, learnt: Layers, samples: int, rng:
 def lie(
     name: str, sent: Layers, learnt: Layers, samples: int, scale: float, rng: np.random.Generator
 ) -> tuple[Layers, int]:
-    """The false model and the claim of samples that come with it.
+    """The false model, and the number of samples that the node claims.
 
-    sign_flip, gaussian, non_finite   of fedhold.lab.attacks, for the update  learnt - sent,  times `scale`
-    huge          1e30 times the flipped update
-    boast         the flipped update, from 10^9 samples
-    wrong_shape   the last layer cut off
+    sign_flip, gaussian, non_finite   `scale` times what the attack of fedhold.lab makes of the update  learnt - sent
+    huge          the flipped update times 1e30
+    boast         the flipped update times `scale`, and a claim of 10^9 samples
+    wrong_shape   the trained model without its last layer
     crash         an exception in place of a reply
     """
     if name == "crash":

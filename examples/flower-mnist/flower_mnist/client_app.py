@@ -1,4 +1,4 @@
-"""The nodes: some steps of SGD on their own images, in NumPy."""
+"""The nodes: SGD on their own images, in NumPy."""
 
 import numpy as np
 from flwr.app import Context, Message
@@ -12,7 +12,7 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """`local-steps` steps of SGD from the model that came."""
+    """`local-steps` steps of SGD from the model that the server sent."""
     config = context.run_config
     task, images = own_images(context)
     rng = draws(context, int(message.content["config"]["server-round"]))

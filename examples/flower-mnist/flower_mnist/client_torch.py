@@ -1,4 +1,4 @@
-"""The same nodes in torch: the same layers under the same names, so that the server need not know.
+"""The same nodes in torch. Layers and names are the same, so that it makes no difference to the server.
 
 To use it, name `flower_mnist.client_torch:app` as the clientapp in pyproject.toml.
 """
@@ -15,7 +15,7 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """`local-steps` steps of SGD from the model that came."""
+    """`local-steps` steps of SGD from the model that the server sent."""
     config = context.run_config
     task, images = own_images(context)
     rng = draws(context, int(message.content["config"]["server-round"]))

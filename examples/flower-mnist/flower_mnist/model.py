@@ -13,7 +13,7 @@ from fedhold.lab.tasks import Mlp, Shards, shard
 
 Layers = dict[str, NDArray[Any]]
 
-# As torch.nn.Sequential(Linear, ReLU, Linear) names them: clients of either kind fit the same server.
+# The names that torch.nn.Sequential(Linear, ReLU, Linear) gives its layers, so that NumPy and torch clients fit one server.
 NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
 
 
@@ -25,20 +25,20 @@ def layers(w: NDArray[Any], task: Mlp) -> Layers:
 
 
 def vector(named: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """The way back."""
+    """The named layers as one model vector, the inverse of layers()."""
     return np.concatenate([named[name].ravel() for name in NAMES])
 
 
 def test_task(hidden: int) -> Mlp:
-    """The model, and the 10,000 test images to judge it by."""
+    """The model, with the 10,000 test images to evaluate it on."""
     return Mlp(mnist().test, hidden=hidden)
 
 
 def own_images(context: Context) -> tuple[Mlp, Shards]:
-    """The model, and this node's share of the training images.
+    """The model, and this node's part of the training images.
 
-    Every node draws the same partition from the same seed and keeps its own part: in this example all data are on
-    every machine. A node of yours reads its own files here instead.
+    In this example all images are on every machine: each node draws the same partition from the same seed, and keeps its own
+    part. In an app of your own, a node reads its own files here.
     """
     config, node = context.run_config, context.node_config
     train = mnist().train
@@ -49,7 +49,7 @@ def own_images(context: Context) -> tuple[Mlp, Shards]:
 
 
 def draws(context: Context, server_round: int) -> np.random.Generator:
-    """Chance of one node in one round: the same when the round is repeated after a crash."""
+    """The random numbers of one node in one round; they are the same when the round is repeated after a crash."""
     return np.random.default_rng(
         [int(context.run_config["seed"]), int(context.node_config["partition-id"]), server_round]
     )

@@ -1,4 +1,4 @@
-"""The server: one strategy, and the test images to judge the model by."""
+"""The server: a strategy, and the test images to evaluate the model on."""
 
 import json
 from collections.abc import Callable
@@ -21,8 +21,9 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    """One run."""
     config = context.run_config
-    known_attack(str(config["attack"]))  # said here, before a round is lost on it
+    known_attack(str(config["attack"]))  # an unknown attack is an error now, before the nodes meet it
     task = test_task(int(config["hidden"]))
     start = layers(task.initial(np.random.default_rng(int(config["seed"]))), task)
     begin(config)(
@@ -34,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def begin(config: UserConfig) -> Callable[..., Result]:
-    """The call that trains: `start` of the strategy asked for; with a checkpoint `resume`, which starts where none is."""
+    """The call that trains: `start` of the strategy in the run config; with a checkpoint `resume`, which also starts anew."""
     name = str(config["strategy"])
     common: dict[str, Any] = {
         "fraction_train": float(config["fraction-train"]),
@@ -51,7 +52,7 @@ def begin(config: UserConfig) -> Callable[..., Result]:
 
 
 def judge(task: Mlp, results: str) -> Callable[[int, ArrayRecord], MetricRecord]:
-    """Accuracy and loss on the test images, after every round; a line for each in the file `results`, if any."""
+    """A function that gives accuracy and loss on the test images, and adds them as a line to the file `results`, if any."""
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         w = vector({layer: array.numpy() for layer, array in arrays.items()})

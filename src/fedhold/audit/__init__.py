@@ -6,7 +6,7 @@ below them, but no server framework and nothing of the laboratory.
 """
 
 from fedhold.audit.live import watch
-from fedhold.audit.metrics import screened
+from fedhold.audit.metrics import unusable_metrics
 from fedhold.audit.page import report_audit
 from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, append, find_audit, read
 from fedhold.audit.suspects import Standing
@@ -20,6 +20,6 @@ __all__ = [
     "find_audit",
     "read",
     "report_audit",
-    "screened",
+    "unusable_metrics",
     "watch",
 ]

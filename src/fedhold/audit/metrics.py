@@ -1,4 +1,4 @@
-"""Metrics of many nodes, screened: one node's nonsense neither ends a run nor enters an average."""
+"""Which nodes' metrics must stay out of an average: one node's nonsense neither ends a run nor enters it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ import numpy as np
 
 from fedhold.report import one_line
 
-__all__ = ["screened"]
-
-FAR = 1e6  # times the median node, and 1: a finite number beyond this still says nothing about the federation
+FAR = (
+    1e6  # times the median node's value (or 1, where that is less); beyond it a number tells nothing of the federation
+)
 
 Metrics = Mapping[str, Any]
 Form = tuple[tuple[str, int], ...]
+"""The keys of metrics in order, each with the length of its list; -1 for a single number."""
 
 
-def screened(metrics: Mapping[int, Metrics]) -> dict[int, str]:
+def unusable_metrics(metrics: Mapping[int, Metrics]) -> dict[int, str]:
     """The nodes whose metrics must stay out of the averages, and why.
 
-    These are metrics with a number that is not finite, with other keys (or lists of another length) than most nodes', or
-    beyond 1e6 times the median node's.
+    These are nodes with a number that is not finite, with other keys (or lists of another length) than most nodes, or with a
+    number beyond 1e6 times the median node's.
 
-    >>> screened({1: {"loss": 0.5}, 2: {"loss": float("nan")}, 3: {"loss": 0.4, "more": 1}, 4: {"loss": 0.6}})
+    metrics  node -> its metrics by name, each a number or a list of numbers
+
+    >>> unusable_metrics({1: {"loss": 0.5}, 2: {"loss": float("nan")}, 3: {"loss": 0.4, "more": 1}, 4: {"loss": 0.6}})
     {2: "metric 'loss' is not finite", 3: "metrics have an extra 'more'"}
     """
     reasons: dict[int, str] = {}
@@ -56,11 +59,11 @@ def _values(value: Any) -> list[Any]:
 
 
 def _form(metrics: Metrics) -> Form:
-    """Keys, each with the length of its list; -1 for a single number."""
     return tuple(sorted((key, len(value) if isinstance(value, list) else -1) for key, value in metrics.items()))
 
 
 def _difference(own: Mapping[str, int], usual: Mapping[str, int]) -> str:
+    """The first difference between the form of a node's metrics and that of most nodes."""
     for key in usual:
         if key not in own:
             return f"metrics miss {one_line(repr(key))}"

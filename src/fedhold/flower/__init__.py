@@ -1,4 +1,18 @@
-"""Flower: a strategy for every rule, which one bad client can neither stop nor capture."""
+"""A Flower strategy for every rule, which one bad client can neither stop nor capture.
+
+In: messages that Flower brings from nodes, read without trust. Out: the next model, and what was done to every node, as an
+audit and a checkpoint. Imports: the core (`fedhold.aggregation`, `fedhold.spec`), `fedhold.audit`, `fedhold.storage` and
+`fedhold.errors`; of the laboratory nothing. Needs flwr.
+
+    strategy    RobustStrategy: a run, round after round
+    grid        waiting for nodes, sampling them, exchanging messages with them
+    replies     what nodes sent -> arrays and samples, or a reason
+    model       the global model: updates from replies, the next model from an aggregate
+    rounds      one round: replies -> outcome, averages of metrics, rows for the audit
+    quarantine  which nodes are left out of sampling
+    state       what a run goes on from, and its checkpoint
+    api         Flower's names
+"""
 
 from fedhold.flower.quarantine import Quarantine
 from fedhold.flower.strategy import RobustStrategy

@@ -1,4 +1,4 @@
-"""Quarantine: nodes that are rejected or held down again and again are left out of sampling for a while."""
+"""Quarantine: nodes that are rejected or outweighed again and again are left out of sampling for a while."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import Any
 from fedhold.audit import NodeRecord
 from fedhold.errors import integer, require
 
-__all__ = ["Quarantine", "Ward", "offenders"]
-
 
 @dataclass(frozen=True)
 class Quarantine:
     """A node that offends in `strikes` of its last `window` rounds is left out of sampling for `rounds` rounds.
 
-    To offend is to be rejected in training, or to get less than `share` of the weight that is fair for its samples. The
-    window counts the rounds in which the node was asked.
+    A node offends when its training reply is rejected, or when it gets less than `share` of the weight that is fair for its
+    samples; see `offenders`.
+
+    strikes  the number of offences that lead to quarantine
+    window   the number of rounds over which they are counted, of those rounds in which the node was asked
+    rounds   how long the node is then left out
+    share    the fraction of the fair weight below which a node offends; 0 counts rejections only
     """
 
     strikes: int = 3
@@ -35,38 +38,43 @@ class Quarantine:
 
 
 @dataclass(frozen=True)
-class Ward:
-    """Where every node stands.
+class QuarantineState:
+    """Which nodes are in quarantine, and what counts against the others.
 
-    record   for each node its last rounds, True where it offended
-    until    for each node in quarantine the last round of it
+    offences  for each node its last rounds, True where it offended
+    until     for each node in quarantine the last round of it
     """
 
-    record: Mapping[int, tuple[bool, ...]] = field(default_factory=dict)
+    offences: Mapping[int, tuple[bool, ...]] = field(default_factory=dict)
     until: Mapping[int, int] = field(default_factory=dict)
 
-    def after(self, rule: Quarantine, round: int, asked: Iterable[int], offending: Iterable[int]) -> Ward:
-        """The ward after a round: who was asked, and who of them offended. Whoever goes in starts afresh when out again.
+    def after(self, rule: Quarantine, round: int, asked: Iterable[int], offending: Iterable[int]) -> QuarantineState:
+        """The state after a round. A node that enters quarantine comes out of it without old offences.
 
-        >>> ward = Ward()
+        rule       how many offences lead to quarantine
+        round      the number of the round
+        asked      the nodes that were asked in it
+        offending  those of them that offended
+
+        >>> state = QuarantineState()
         >>> for t in (1, 2):
-        ...     ward = ward.after(Quarantine(strikes=2, window=3, rounds=5), t, [7, 8], [8])
-        >>> dict(ward.until), ward.out(3, [7, 8], least=1), ward.out(8, [7, 8], least=1)
+        ...     state = state.after(Quarantine(strikes=2, window=3, rounds=5), t, asked=[7, 8], offending=[8])
+        >>> dict(state.until), state.left_out(3, [7, 8], least=1), state.left_out(8, [7, 8], least=1)
         ({8: 7}, [8], [])
         """
         bad = set(offending)
-        record = {**self.record, **{n: (*self.record.get(n, ()), n in bad)[-rule.window :] for n in asked}}
-        caught = [node for node, last in record.items() if sum(last) >= rule.strikes]
+        offences = {**self.offences, **{n: (*self.offences.get(n, ()), n in bad)[-rule.window :] for n in asked}}
+        caught = [node for node, last in offences.items() if sum(last) >= rule.strikes]
         until = {node: last for node, last in self.until.items() if last > round}
-        return Ward(
-            {node: last for node, last in record.items() if node not in caught},
+        return QuarantineState(
+            {node: last for node, last in offences.items() if node not in caught},
             {**until, **dict.fromkeys(caught, round + rule.rounds)},
         )
 
-    def out(self, round: int, nodes: Sequence[int], least: int) -> list[int]:
-        """Who of `nodes` is left out of this round: never so many that fewer than `least` remain.
+    def left_out(self, round: int, nodes: Sequence[int], least: int) -> list[int]:
+        """Which of `nodes` are left out of this round: never so many that fewer than `least` remain.
 
-        Those who have been in longest come back first.
+        Where some must come back early, those whose quarantine ends first do.
         """
         inside = sorted(
             (node for node in nodes if self.until.get(node, -1) >= round), key=lambda node: (-self.until[node], node)
@@ -74,19 +82,23 @@ class Ward:
         return sorted(inside[: max(len(nodes) - least, 0)])
 
     def to_json(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {"record": [[n, list(last)] for n, last in self.record.items()], "until": list(self.until.items())}
+        """The state as a checkpoint holds it."""
+        return {"record": [[n, list(last)] for n, last in self.offences.items()], "until": list(self.until.items())}
 
     @staticmethod
-    def from_json(saved: Mapping[str, Any]) -> Ward:
-        """And back."""
-        return Ward({n: tuple(last) for n, last in saved["record"]}, dict(map(tuple, saved["until"])))
+    def from_json(saved: Mapping[str, Any]) -> QuarantineState:
+        """The state that a checkpoint holds."""
+        return QuarantineState({n: tuple(last) for n, last in saved["record"]}, dict(map(tuple, saved["until"])))
 
 
 def offenders(rows: Iterable[NodeRecord], share: float) -> list[int]:
-    """The nodes that were rejected, or got less than `share` of the weight that is fair for their samples.
+    """The nodes that were rejected in training, or got less than `share` of the weight that is fair for their samples.
 
-    A rule that gives most clients next to nothing, as Krum does, selects: its weights accuse nobody.
+    The fair weight of a node is its part of the samples of all admitted nodes. This is stricter than what an audit calls
+    "held down": the audit only advises, and compares with half of the median node; quarantine takes a node out of the
+    federation, and at the usual share of 0.1 it wants a node that the rule has all but ignored.
+
+    Where at least half of the nodes get so little weight, as with Krum, the rule selects, and its weights accuse nobody.
     """
     train = [row for row in rows if row.phase == "train"]
     rejected = [int(row.node) for row in train if row.status == "rejected"]

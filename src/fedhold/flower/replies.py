@@ -1,4 +1,4 @@
-"""What nodes replied, read without trust: arrays and a claim from each of them, or the reason why not."""
+"""The replies of nodes, read without trust: arrays and a number of samples from each, or the reason why it cannot be used."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from fedhold.flower.api import Array, ArrayRecord, ConfigRecord, Message, Metric
 from fedhold.flower.model import KINDS, WIDEST, Arrays, Model
 from fedhold.report import one_line
 
-__all__ = ["Reply", "read_replies"]
-
-STYPE = "numpy.ndarray"
+STYPE = "numpy.ndarray"  # Flower's name for the one way of writing arrays that is accepted
 
 
 @dataclass(frozen=True)
 class Reply:
     """One node's reply to one message.
 
-    reason    why it cannot be used; None where it can
-    remark    what is odd about a reply that can
-    claimed   the n_i as sent: a number, or the text of something else
-    samples   the same as a float above 0
-    arrays    the model it replied with; None in evaluation
-    metrics   all its metrics but the n_i, not screened yet; they came under `key` in `content`
+    node      the id of the node
+    reason    why the reply cannot be used; None where it can
+    remark    what is odd about a reply that can be used
+    claimed   the number of samples as it was sent: a number, or the text of what was sent instead
+    samples   the same number as a float above 0; None where there is no such number
+    arrays    the arrays of the model it replied with; None in evaluation
+    metrics   all its metrics but the number of samples, plausible or not
+    key       the key of these metrics in `content`
+    content   the whole reply
     """
 
     node: int
@@ -46,8 +47,18 @@ class Reply:
     content: RecordDict | None = None
 
 
+@dataclass(frozen=True)
+class _Header:
+    """The head of an array in NumPy's format: what the numbers after it are, and its own length in bytes."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    length: int
+
+
 class _BadReplyError(Exception):
-    """A reply that cannot be used; the text is the reason."""
+    """A reply cannot be used; the text is the reason."""
 
 
 def read_replies(
@@ -57,18 +68,20 @@ def read_replies(
     model: Model | None,
     weight_key: str,
     limit: int,
-    silence: str,
+    no_reply: str,
 ) -> list[Reply]:
-    """One Reply for every node that was asked, by rising node id, then one for every stranger.
+    """One Reply for every node that was asked, by rising node id, then one for every other node that sent something.
 
-    model       what was sent, where arrays are to come back; None in evaluation
-    weight_key  the metric that holds n_i
-    limit       the most bytes of a reply; larger ones are refused before any of them is decoded
-    silence     the reason of nodes from which nothing came
+    sent        the messages of this round
+    replies     what came back
+    model       the model that was sent, where arrays must come back; None in evaluation
+    weight_key  the name of the metric that holds the number of samples
+    limit       the most bytes of a reply; larger ones are rejected before any of their arrays is decoded
+    no_reply    the reason for nodes from which nothing came
     """
     asked = {message.metadata.dst_node_id for message in sent}
     by_message = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
-    by_message.pop("", None)  # a grid that numbers no messages: then the sender's word must do
+    by_message.pop("", None)  # a grid may give messages no ids; then all there is to go by is the sender a reply names
     answers: dict[int, Message] = {}
     remarks: dict[int, str] = {}
     for reply in replies:
@@ -78,7 +91,7 @@ def read_replies(
             remarks[source] = "replied to a message that was never sent"
         elif node in answers:
             remarks[node] = "replied more than once; the first reply counts"
-        elif not reply.has_error() and source != node:  # error replies may come from the link itself
+        elif not reply.has_error() and source != node:  # error replies may come from the SuperLink itself
             remarks[source] = f"replied in the name of node {node}"
         else:
             answers[node] = reply
@@ -87,12 +100,13 @@ def read_replies(
         if node in answers:
             answer = _read(node, answers[node], model, weight_key, limit)
         else:
-            answer = Reply(node, reason=remarks.pop(node, silence))
+            answer = Reply(node, reason=remarks.pop(node, no_reply))
         read.append(replace(answer, remark=remarks.get(node)))
     return read + [Reply(node, reason=remarks[node]) for node in sorted(remarks.keys() - asked)]
 
 
 def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit: int) -> Reply:
+    """The reply of one node; the parameters are those of read_replies()."""
     if reply.has_error():
         return Reply(node, reason=f"error {reply.error.code}: {one_line(reply.error.reason or 'without a reason')}")
     if not reply.has_content():
@@ -107,14 +121,21 @@ def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit
         metrics = dict(content[key].items())
         claimed = metrics.pop(weight_key, None)
         arrays = None if model is None else _arrays(content.array_records[_only(content, ArrayRecord)], model)
-        samples = _samples(claimed, weight_key)
-        return Reply(node, None, None, _reported(claimed), samples, arrays, metrics, key, content)
+        return Reply(
+            node,
+            claimed=_reported(claimed),
+            samples=_samples(claimed, weight_key),
+            arrays=arrays,
+            metrics=metrics,
+            key=key,
+            content=content,
+        )
     except _BadReplyError as problem:
         return Reply(node, reason=str(problem), claimed=_reported(claimed))
 
 
 def _size(record: object) -> int:
-    """Bytes of a record, with its keys: close enough to refuse by, and nothing is decoded for it."""
+    """About how many bytes a record has, keys included. Nothing is decoded to find out."""
     if isinstance(record, ArrayRecord):
         return sum(len(key) + len(array.data) for key, array in record.items())
     assert isinstance(record, MetricRecord | ConfigRecord)
@@ -126,7 +147,7 @@ def _size(record: object) -> int:
 
 
 def _only(content: RecordDict, sort: type[Any]) -> str:
-    """The key of the one record of this sort."""
+    """The key of the one record of this type; none or several are a bad reply."""
     keys = [key for key, record in content.items() if isinstance(record, sort)]
     if len(keys) != 1:
         raise _BadReplyError(f"{len(keys) or 'no'} {sort.__name__}{'s' if len(keys) > 1 else ''}, expected one")
@@ -134,6 +155,7 @@ def _only(content: RecordDict, sort: type[Any]) -> str:
 
 
 def _samples(claimed: object, key: str) -> float:
+    """The claimed number of samples as a float above 0; anything else is a bad reply."""
     if claimed is None:
         raise _BadReplyError(f"no metric {key!r}")
     if isinstance(claimed, bool) or not isinstance(claimed, int | float):
@@ -144,13 +166,14 @@ def _samples(claimed: object, key: str) -> float:
 
 
 def _reported(claimed: object) -> float | str | None:
-    """A claim as the audit shows it."""
+    """The claimed number of samples as the audit shows it."""
     if claimed is None or (isinstance(claimed, int | float) and math.isfinite(claimed)):
         return claimed
     return one_line(str(claimed[:20]) if isinstance(claimed, list) else str(claimed))
 
 
 def _arrays(record: ArrayRecord, model: Model) -> Arrays:
+    """The arrays of a record that has the keys, shapes and kinds of dtype of the model."""
     for key in model.arrays:
         if key not in record:
             raise _BadReplyError(f"misses array {one_line(repr(key))}")
@@ -161,46 +184,54 @@ def _arrays(record: ArrayRecord, model: Model) -> Arrays:
 
 
 def _array(sent: Array, like: NDArray[Any], name: str) -> NDArray[Any]:
-    """The array in these bytes, as a view of them: nothing is allocated, whatever the header says."""
+    """The array in the bytes that were sent, as a view of them: a header that lies about its size allocates nothing.
+
+    sent  the array as it came
+    like  the array of the model under the same key
+    name  the key, fit for printing
+    """
     if sent.stype != STYPE:
         raise _BadReplyError(f"array {name} is serialised as {one_line(repr(sent.stype))}, expected {STYPE!r}")
-    shape, fortran, dtype, start = _header(sent.data, name)
+    header = _header(sent.data, name)
+    shape, dtype, size = header.shape, header.dtype, len(sent.data) - header.length
     if tuple(sent.shape) != shape or sent.dtype != str(dtype):
         raise _BadReplyError(
             f"array {name} declares {one_line(sent.dtype)}{one_line(str(tuple(sent.shape)))}, its bytes hold {dtype}{shape}"
         )
     if shape != like.shape:
         raise _BadReplyError(f"array {name} has shape {shape}, expected {like.shape}")
-    # A client may reckon in wider or narrower floats than ours; counters and masks have no such excuse.
+    # A client may compute in wider or narrower floats than the model's; integers and bools must have the model's dtype.
     same = dtype.kind == like.dtype.kind and (dtype.kind == "f" or dtype.newbyteorder("=") == like.dtype)
     if not same or dtype.itemsize > WIDEST:
         expected = "floats" if like.dtype.kind == "f" else f"{KINDS[like.dtype.kind]}s of {like.dtype}"
         raise _BadReplyError(f"array {name} has dtype {one_line(str(dtype))}, expected {expected}")
-    if len(sent.data) - start != like.size * dtype.itemsize:
-        raise _BadReplyError(f"array {name} has {len(sent.data) - start} bytes for {like.size} numbers of {dtype}")
+    if size != like.size * dtype.itemsize:
+        raise _BadReplyError(f"array {name} has {size} bytes for {like.size} numbers of {dtype}")
     if like.size == 0:
         return np.empty(shape, dtype)
-    array = np.frombuffer(sent.data, dtype, offset=start)
+    array = np.frombuffer(sent.data, dtype, offset=header.length)
     if dtype.itemsize > like.dtype.itemsize and (np.isfinite(array) & (np.abs(array) > np.finfo(like.dtype).max)).any():
         raise _BadReplyError(f"array {name} has numbers beyond {like.dtype}")
-    return array.reshape(shape, order="F" if fortran else "C")
+    return array.reshape(shape, order="F" if header.fortran else "C")
 
 
-def _header(data: bytes, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, order and dtype that the bytes say they hold, and where the numbers begin. Nothing is unpickled."""
-    start = 10 + int.from_bytes(data[8:10], "little")
+def _header(data: bytes, name: str) -> _Header:
+    """What the bytes of an array say they hold. Nothing is unpickled."""
+    length = 10 + int.from_bytes(data[8:10], "little")
     try:
-        return *_parsed(data[:start]), start
-    except Exception as problem:  # a liar chooses these bytes, and so what the parser trips over
+        return _parsed(data[:length])
+    except Exception as problem:  # a liar chooses these bytes, and so what the parser raises
         raise _BadReplyError(f"array {name} is no NumPy array: {one_line(str(problem))}") from None
 
 
-@lru_cache(maxsize=1024)  # most nodes send the same headers, and to parse one takes longer than to subtract a layer
-def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+@lru_cache(
+    maxsize=1024
+)  # most nodes send the same headers, and parsing one takes longer than subtracting a small layer
+def _parsed(header: bytes) -> _Header:
     file = io.BytesIO(header)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        if npy.read_magic(file) != (1, 0):  # later versions are for dtypes that we refuse
+        if npy.read_magic(file) != (1, 0):  # later versions are for dtypes that are rejected anyway
             raise ValueError("another version of the format")
         shape, fortran, dtype = npy.read_array_header_1_0(file)
-    return tuple(map(int, shape)), bool(fortran), dtype
+    return _Header(tuple(map(int, shape)), bool(fortran), dtype, len(header))

@@ -1,27 +1,21 @@
-"""The state of a Flower run after a round, and the file that holds it."""
+"""The state of a Flower run after a round, and the checkpoint that holds it."""
 
 from __future__ import annotations
 
-import io
 import json
 import uuid
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedhold.flower.api import MetricRecord, Result
 from fedhold.flower.model import Arrays, Model
-from fedhold.flower.quarantine import Ward
-from fedhold.storage import write_whole
+from fedhold.flower.quarantine import QuarantineState
+from fedhold.storage import DamagedCheckpointError, read_checkpoint, write_checkpoint
 
-__all__ = ["History", "State", "load", "save"]
-
-FORMAT = 1
 FILE = "checkpoint.npz"
+KIND = "Flower run"
 
 History = dict[str, dict[int, dict[str, Any]]]
 """phase ("train", "evaluate", "server") -> round -> metrics."""
@@ -29,27 +23,29 @@ History = dict[str, dict[int, dict[str, Any]]]
 
 @dataclass
 class State:
-    """All that the next round depends on, and what the result will tell of the rounds before.
+    """All that the next round depends on, and the metrics of the rounds so far.
 
-    run       the same also after a resume; it ties the lines of an audit together
-    round     the last round that was closed; 0 before the first
-    last      the last aggregate, for rules that start from it
-    history   the metrics of every round
+    model       the global model
+    run         the id of the run, kept when it is resumed; it ties the lines of an audit together
+    round       the last round that was finished; 0 before the first
+    last        the last aggregate, for rules that start from it
+    quarantine  which nodes are in quarantine
+    history     the metrics of every round
     """
 
     model: Model
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     round: int = 0
     last: Arrays | None = None
-    ward: Ward = field(default_factory=Ward)
+    quarantine: QuarantineState = field(default_factory=QuarantineState)
     history: History = field(default_factory=lambda: {"train": {}, "evaluate": {}, "server": {}})
 
-    def told(self) -> dict[str, dict[str, Any]]:
+    def last_metrics(self) -> dict[str, dict[str, Any]]:
         """The metrics of the last round, by phase."""
         return {phase: rounds[self.round] for phase, rounds in self.history.items() if self.round in rounds}
 
     def result(self) -> Result:
-        """As Flower returns it; unlike Flower's, it has the model also where no round changed it."""
+        """The result as Flower returns it. Unlike Flower's, it has the model also where no round changed it."""
         train, evaluate, server = (
             {t: MetricRecord(dict(metrics)) for t, metrics in self.history[phase].items()}
             for phase in ("train", "evaluate", "server")
@@ -58,51 +54,50 @@ class State:
 
 
 def save(folder: Path, state: State, facts: Mapping[str, Any]) -> None:
-    """Write the state whole or not at all; `facts` are what must be the same when the run is resumed."""
+    """Write the checkpoint, whole or not at all.
+
+    folder  where it goes
+    state   what to save
+    facts   what must be the same when the run is resumed, by name
+    """
     notes = {
-        "format": FORMAT,
         "facts": dict(facts),
         "run": state.run,
         "round": state.round,
         "keys": list(state.model.arrays),
         "last": None if state.last is None else list(state.last),
-        "ward": state.ward.to_json(),
+        "ward": state.quarantine.to_json(),  # the key that files have had from the beginning
         "history": {phase: list(rounds.items()) for phase, rounds in state.history.items()},
     }
+    # The keys of a model may be any text, also those that a checkpoint uses itself, so the arrays are numbered.
     arrays = {f"model{i}": array for i, array in enumerate(state.model.arrays.values())}
     arrays |= {f"last{i}": array for i, array in enumerate((state.last or {}).values())}
-    file = io.BytesIO()
-    np.savez(file, allow_pickle=False, notes=np.frombuffer(json.dumps(notes).encode(), np.uint8), **arrays)
-    write_whole(folder / FILE, file.getvalue())
+    write_checkpoint(folder / FILE, KIND, arrays, json.dumps(notes))
 
 
 def load(folder: Path, facts: Mapping[str, Any]) -> State | None:
-    """The state saved last; None where there is none. A file that is damaged, or of another run, is a ValueError."""
+    """The state that was saved last in the folder; None where there is none.
+
+    A file that is damaged, or of a run with other facts, is a ValueError.
+    """
     path = folder / FILE
-    if not path.exists():
-        return None
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            saved = {name: file[name] for name in file.files}
-        notes = json.loads(saved["notes"].tobytes())
+        saved = read_checkpoint(path, KIND)
+    except FileNotFoundError:
+        return None
+    notes, arrays = saved.notes, saved.arrays
+    try:
         state = State(
-            model=Model({key: saved[f"model{i}"] for i, key in enumerate(notes["keys"])}),
+            model=Model({key: arrays[f"model{i}"] for i, key in enumerate(notes["keys"])}),
             run=notes["run"],
             round=notes["round"],
-            last=None if notes["last"] is None else {key: saved[f"last{i}"] for i, key in enumerate(notes["last"])},
-            ward=Ward.from_json(notes["ward"]),
+            last=None if notes["last"] is None else {key: arrays[f"last{i}"] for i, key in enumerate(notes["last"])},
+            quarantine=QuarantineState.from_json(notes["ward"]),
             history={phase: dict(map(tuple, rounds)) for phase, rounds in notes["history"].items()},
         )
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise ValueError(
-            f"checkpoint {path} is damaged ({type(problem).__name__}: {problem}). Put back a copy of it, or delete it and "
-            "start over."
-        ) from None
-    if notes["format"] != FORMAT:
-        raise ValueError(
-            f"checkpoint {path} has format {notes['format']}, this version reads {FORMAT}. Update fedhold."
-        )
-    changed = [f"{name} {met!r}, now {facts[name]!r}" for name, met in notes["facts"].items() if met != facts[name]]
+        changed = [f"{name} {met!r}, now {facts[name]!r}" for name, met in notes["facts"].items() if met != facts[name]]
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise DamagedCheckpointError(path, problem) from None
     if changed:
         raise ValueError(
             f"checkpoint {path} is of another run: it had {'; '.join(changed)}. Name another folder, or delete it."

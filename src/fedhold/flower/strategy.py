@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,38 +23,47 @@ from fedhold.flower.api import (
     Result,
     flower_log,
 )
+from fedhold.flower.grid import exchange, sample, sample_size, wait_for_nodes
 from fedhold.flower.model import Model
-from fedhold.flower.nodes import chosen, living
 from fedhold.flower.quarantine import Quarantine, offenders
 from fedhold.flower.replies import Reply, read_replies
-from fedhold.flower.rounds import OpenRound, Rule, account, averaged, settle, tell, tried
-from fedhold.flower.run import EvaluateFn, Plan, run
+from fedhold.flower.rounds import Round, Rule, aggregate_replies, average_metrics, check_rule, log_rows
 from fedhold.flower.state import State, load, save
 from fedhold.spec import parse
 
-__all__ = ["RobustStrategy"]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
-TRAIN, EVALUATE, RULE = range(3)  # what chance is used for
-SPARE = 2**20  # bytes of a reply beside the model: metrics, keys, headers
+# Each purpose that needs random numbers has a stream of its own, so that none depends on how many the others drew.
+SAMPLE_TO_TRAIN, SAMPLE_TO_EVALUATE, AGGREGATE = range(3)
+SPARE = 2**20  # bytes of a reply beside its numbers: metrics, keys, headers
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The nodes that a round asks, and those that quarantine leaves out of it."""
+
+    asked: list[int]
+    quarantined: list[int]
 
 
 class RobustStrategy(FedAvg):
     """FedAvg with a robust rule in place of the average, on updates: what each client adds to the model it was sent.
 
-    rule, parameters  as for aggregate(): "krum(f=2)", or "krum" and {"f": 2}
+    rule              a rule of fedhold, as for aggregate(): "huber", "krum(f=2)", "bucketing | median", or a function
+    parameters        parameters of the rule that are not part of its name, such as {"f": 2}
     sample_cap        as for aggregate(); the n_i are the clients' `weighted_by_key`
     byzantine         f of the certificate in the audit; a fifth of the admitted clients unless given
     audit             a file that gets one JSON line per round: what was done to every node, and why
     checkpoint        a folder for the state after every round; `resume` goes on from it
     quarantine        Quarantine(...): leave nodes that offend again and again out of sampling for a while
-    max_reply_bytes   larger replies are refused undecoded; 4 times the model and 1 MiB unless given
+    max_reply_bytes   larger replies are rejected undecoded; 4 times the model and 1 MiB unless given
     wait              seconds to wait for `min_available_nodes` before a TimeoutError
     seed              of node sampling, and of rules that draw: the same seed and nodes give the same bits
     fedavg            every argument of Flower's FedAvg, by keyword
 
     A reply that cannot be used is rejected with a reason, and a round without enough good ones keeps the model. Integers and
     bools of a model have no distances: each becomes the weighted median of what the admitted clients sent. Metrics are
-    averaged over the nodes whose metrics are sane, with capped weights.
+    averaged over the nodes whose metrics are usable, with capped weights.
     """
 
     def __init__(
@@ -84,14 +94,14 @@ class RobustStrategy(FedAvg):
             rule=rule,
             parameters=dict(parameters or {}),
             sample_cap=sample_cap,
-            starts=stages[-1].declared.from_last,  # other rules would save next to nothing by starting there
+            from_last=stages[-1].declared.from_last,
             byzantine=None if byzantine is None else integer(byzantine, "byzantine"),
             certify=self.audit is not None,
         )
-        tried(self.rule, stages)
-        self._silence = "no reply"
+        check_rule(self.rule, stages)
+        self._no_reply = "no reply"
         self._state: State | None = None
-        self._open: OpenRound | None = None
+        self._round: Round | None = None
 
     def summary(self) -> None:
         """Log what this strategy will do."""
@@ -112,15 +122,24 @@ class RobustStrategy(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Run `num_rounds` rounds from the initial arrays. Where the checkpoint holds a run already: see `resume`."""
+        """Run `num_rounds` rounds from the initial arrays. A checkpoint that already holds a round is an error.
+
+        grid             Flower's grid, as the ServerApp gets it
+        initial_arrays   the model to start from
+        num_rounds       how many rounds
+        timeout          the seconds that a round waits for replies, in training and in evaluation each
+        train_config     sent to every node that is asked to train
+        evaluate_config  sent to every node that is asked to evaluate
+        evaluate_fn      (round, arrays) -> metrics of the server's own, before the first round and after each
+        """
         saved = self._saved()
         if saved is not None and saved.round:
             raise ValueError(
                 f"checkpoint {self.checkpoint} already holds round {saved.round} of a run. Call resume(...) to go on with "
                 "it; or delete it, or name another folder."
             )
-        plan = Plan(grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn, self._close)
-        return self._run(State(Model.of(initial_arrays)), plan)
+        state = State(Model.of(initial_arrays))
+        return self._run(state, grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def resume(
         self,
@@ -135,7 +154,8 @@ class RobustStrategy(FedAvg):
         """Go on from the checkpoint up to round `num_rounds`, as if nothing had happened; without one, start.
 
         So a ServerApp that always calls `resume` does the right thing the first time and after a crash: only the round that
-        was open is lost, and done again. `num_rounds` is the total.
+        was open is lost, and done again. `num_rounds` is the total; `initial_arrays` may be left out where there is a
+        checkpoint. The other arguments are those of `start`.
         """
         if self.checkpoint is None:
             raise ValueError("resume needs a checkpoint; met None. Pass RobustStrategy(checkpoint='run/').")
@@ -158,122 +178,189 @@ class RobustStrategy(FedAvg):
             done=state.round,
         )
         flower_log.info("Resuming run %s after round %d", state.run, state.round)
-        plan = Plan(grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn, self._close)
-        return self._run(state, plan)
+        return self._run(state, grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
-    def _run(self, state: State, plan: Plan) -> Result:
-        self._state, self._silence = state, f"no reply within {plan.timeout:g} s"
-        return run(self, state, plan)
+    def _run(
+        self,
+        state: State,
+        grid: Grid,
+        num_rounds: int,
+        timeout: float,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: EvaluateFn | None,
+    ) -> Result:
+        """The rounds after `state`, which changes with them, up to round `num_rounds`.
 
-    # The parts of a round, as Flower calls them. In a loop of your own they work too; audit and checkpoint are `start`'s.
+        These are the calls of Flower's own `start`. What differs: it begins at any round, exchanges messages in a way that a
+        bad reply cannot end, and writes audit and checkpoint after every round.
+        """
+        self._state, self._no_reply = state, f"no reply within {timeout:g} s"
+        flower_log.info("Starting %s: rounds %d to %d", type(self).__name__, state.round + 1, num_rounds)
+        self.summary()
+        train_config = ConfigRecord() if train_config is None else train_config
+        evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
+        if state.round == 0:
+            _evaluate_on_server(state, evaluate_fn)
+            self._write(state)
+        for t in range(state.round + 1, num_rounds + 1):
+            flower_log.info("")
+            flower_log.info("[ROUND %d/%d]", t, num_rounds)
+            arrays = state.model.record()
+            messages = list(self.configure_train(t, arrays, train_config, grid))
+            moved, trained = self.aggregate_train(t, exchange(grid, messages, timeout))
+            state.round = t
+            if moved is not None:
+                arrays, state.model = moved, Model.of(moved)
+            _add_metrics(state, "train", trained)
+            try:
+                messages = list(self.configure_evaluate(t, arrays, evaluate_config, grid))
+            except TimeoutError:  # too few nodes are left to evaluate, but the training was sound and must not be lost
+                self._write(state)
+                raise
+            _add_metrics(state, "evaluate", self.aggregate_evaluate(t, exchange(grid, messages, timeout)))
+            _evaluate_on_server(state, evaluate_fn)
+            self._write(state)
+        result = state.result()
+        flower_log.info("")
+        for line in str(result).splitlines():
+            flower_log.info("\t%s", line)
+        return result
+
+    # The parts of a round, as Flower calls them. They also work in a loop of your own, which then has to write its own audit
+    # and checkpoint.
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the model to a sample of the living nodes that are not in quarantine."""
-        opened = self._open = OpenRound(server_round, Model.of(arrays))
+        """The messages that send the model to a sample of the connected nodes that are not in quarantine."""
+        current = self._round = Round(server_round, Model.of(arrays))
         if self.fraction_train == 0.0:
             return []
-        least = self.min_train_nodes
-        nodes, size = living(grid, self.fraction_train, least, self.min_available_nodes, self.wait)
-        out = self._quarantined(server_round, nodes, least)
-        opened.rows += [NodeRecord(str(node), "train", "quarantined", "left out of sampling") for node in out]
-        ask = chosen([node for node in nodes if node not in out], size, self._chance(TRAIN, server_round))
-        opened.sent = self._letters(MessageType.TRAIN, server_round, ask, arrays, config)
-        return opened.sent
+        drawn = self._sample(SAMPLE_TO_TRAIN, server_round, grid, self.fraction_train, self.min_train_nodes)
+        current.rows += [
+            NodeRecord(str(node), "train", "quarantined", "left out of sampling") for node in drawn.quarantined
+        ]
+        current.train_messages = self._messages(MessageType.TRAIN, server_round, drawn.asked, arrays, config)
+        return current.train_messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The model after the robust aggregate of the updates, and the averages of sane metrics."""
-        opened = self._opened(server_round)
-        if not opened.sent:
+        """The model after the robust aggregate of the updates, and the averages of usable metrics."""
+        current = self._current(server_round)
+        if not current.train_messages:
             return None, None
-        read = self._read(opened.sent, replies, opened.model, returns=True)
+        read = self._read(current.train_messages, replies, current.model, with_arrays=True)
         last = None if self._state is None else self._state.last
-        settled = opened.settled = settle(opened.model, read, self.rule, self._chance(RULE, server_round), last)
-        used = {int(row.node): row.samples for row in settled.rows if row.samples and row.status != "rejected"}
-        averages = averaged(read, used, None, self.train_metrics_aggr_fn, self.weighted_by_key)
-        rows = [averages.remarked(row) for row in settled.rows]
-        opened.rows += rows
-        tell("aggregate_train", server_round, len(opened.sent), rows)
-        if settled.model is None:
-            flower_log.warning("Round %d keeps the model: %s", server_round, settled.note)
+        rng = self._rng(AGGREGATE, server_round)
+        outcome = current.outcome = aggregate_replies(current.model, read, self.rule, rng, last)
+        used = {int(row.node): row.samples for row in outcome.rows if row.samples and row.status != "rejected"}
+        averages = average_metrics(read, used, None, self.train_metrics_aggr_fn, self.weighted_by_key)
+        rows = [averages.add_reason(row) for row in outcome.rows]
+        current.rows += rows
+        log_rows("aggregate_train", server_round, len(current.train_messages), rows)
+        if outcome.model is None:
+            flower_log.warning("Round %d keeps the model: %s", server_round, outcome.note)
         if self._state is not None:
-            self._state.last = last if settled.model is None else settled.last
+            self._state.last = last if outcome.model is None else outcome.last
             if self.quarantine is not None:
                 bad = offenders(rows, self.quarantine.share)
-                asked = [message.metadata.dst_node_id for message in opened.sent]
-                self._state.ward = self._state.ward.after(self.quarantine, server_round, asked, bad)
-        return None if settled.model is None else settled.model.record(), averages.record
+                asked = [message.metadata.dst_node_id for message in current.train_messages]
+                self._state.quarantine = self._state.quarantine.after(self.quarantine, server_round, asked, bad)
+        return None if outcome.model is None else outcome.model.record(), averages.record
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The same for evaluation."""
-        opened = self._opened(server_round)
+        """The messages that ask a sample of the connected nodes to evaluate the model."""
+        current = self._current(server_round)
         if self.fraction_evaluate == 0.0:
             return []
-        least = self.min_evaluate_nodes
-        nodes, size = living(grid, self.fraction_evaluate, least, self.min_available_nodes, self.wait)
-        out = self._quarantined(server_round, nodes, least)
-        ask = chosen([node for node in nodes if node not in out], size, self._chance(EVALUATE, server_round))
-        opened.asked_to_evaluate = self._letters(MessageType.EVALUATE, server_round, ask, arrays, config)
-        return opened.asked_to_evaluate
+        drawn = self._sample(SAMPLE_TO_EVALUATE, server_round, grid, self.fraction_evaluate, self.min_evaluate_nodes)
+        current.evaluate_messages = self._messages(MessageType.EVALUATE, server_round, drawn.asked, arrays, config)
+        return current.evaluate_messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The averages of sane metrics; whoever sent others has a row in the audit."""
-        opened = self._opened(server_round)
-        if not opened.asked_to_evaluate:
+        """The averages of usable metrics. A node that sent none of those gets a row in the audit."""
+        current = self._current(server_round)
+        if not current.evaluate_messages:
             return None
-        read = self._read(opened.asked_to_evaluate, replies, opened.model, returns=False)
+        read = self._read(current.evaluate_messages, replies, current.model, with_arrays=False)
         claimed = {reply.node: reply.samples for reply in read if reply.samples is not None}
-        averages = averaged(read, claimed, self.rule.sample_cap, self.evaluate_metrics_aggr_fn, self.weighted_by_key)
+        cap, function = self.rule.sample_cap, self.evaluate_metrics_aggr_fn
+        averages = average_metrics(read, claimed, cap, function, self.weighted_by_key)
         rows = [
             NodeRecord(str(reply.node), "evaluate", "rejected", reason, claimed=reply.claimed)
             for reply in read
             if (reason := reply.reason or averages.reasons.get(reply.node)) is not None
         ]
-        opened.rows += rows
-        tell("aggregate_evaluate", server_round, len(opened.asked_to_evaluate), rows)
+        current.rows += rows
+        log_rows("aggregate_evaluate", server_round, len(current.evaluate_messages), rows)
         return averages.record
 
-    def _letters(self, kind: str, t: int, nodes: list[int], arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
+    def _sample(self, purpose: int, t: int, grid: Grid, fraction: float, least: int) -> _Sample:
+        """Wait for nodes, leave out those in quarantine, and draw from the others."""
+        nodes = wait_for_nodes(grid, fraction=fraction, least=least, available=self.min_available_nodes, wait=self.wait)
+        out: list[int] = []
+        if self.quarantine is not None and self._state is not None:
+            out = self._state.quarantine.left_out(t, nodes, least)
+        if out:
+            flower_log.warning("Round %d: in quarantine: %s", t, ", ".join(map(str, out)))
+        size = sample_size(len(nodes), fraction, least)
+        asked = sample([node for node in nodes if node not in out], size, self._rng(purpose, t))
+        return _Sample(asked, out)
+
+    def _messages(
+        self, kind: str, t: int, nodes: list[int], arrays: ArrayRecord, config: ConfigRecord
+    ) -> list[Message]:
         config["server-round"] = t
         record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [Message(content=record, message_type=kind, dst_node_id=node) for node in nodes]
 
-    def _read(self, sent: list[Message], replies: Iterable[Message], model: Model, *, returns: bool) -> list[Reply]:
+    def _read(self, sent: list[Message], replies: Iterable[Message], model: Model, *, with_arrays: bool) -> list[Reply]:
         limit = 4 * model.nbytes + SPARE if self.max_reply_bytes is None else self.max_reply_bytes
-        like = model if returns else None
         return read_replies(
-            sent, replies, model=like, weight_key=self.weighted_by_key, limit=limit, silence=self._silence
+            sent,
+            replies,
+            model=model if with_arrays else None,
+            weight_key=self.weighted_by_key,
+            limit=limit,
+            no_reply=self._no_reply,
         )
 
-    def _quarantined(self, t: int, nodes: list[int], least: int) -> list[int]:
-        out = [] if self.quarantine is None or self._state is None else self._state.ward.out(t, nodes, least)
-        if out:
-            flower_log.warning("Round %d: in quarantine: %s", t, ", ".join(map(str, out)))
-        return out
-
-    def _chance(self, purpose: int, t: int) -> np.random.Generator:
-        """Of the round alone, so that a resumed run draws what the uninterrupted one would have drawn."""
+    def _rng(self, purpose: int, t: int) -> np.random.Generator:
+        """A generator that depends on nothing but the round, so that a resumed run draws what it would have drawn."""
         return np.random.default_rng([self.seed, purpose, t])
 
-    def _opened(self, t: int) -> OpenRound:
-        if self._open is None or self._open.number != t:
+    def _current(self, t: int) -> Round:
+        """The round under way, which must be round t."""
+        if self._round is None or self._round.number != t:
             raise RuntimeError(f"round {t} was not opened: call configure_train, which keeps what was sent, before it.")
-        return self._open
+        return self._round
 
     def _facts(self) -> dict[str, Any]:
+        """What must be the same when a run is resumed."""
         return {"rule": self.rule.name, "sample_cap": self.rule.sample_cap, "seed": self.seed}
 
     def _saved(self) -> State | None:
         return None if self.checkpoint is None else load(self.checkpoint, self._facts())
 
-    def _close(self, state: State) -> None:
-        """Audit first: a round is then told twice rather than not at all."""
+    def _write(self, state: State) -> None:
+        """Write audit and checkpoint: the audit first, so that after a crash in between a round is in it twice, not never."""
         if self.audit is not None and state.round > 0:
-            append(self.audit, account(self._opened(state.round), self.rule, state.run, state.told()))
+            append(self.audit, self._current(state.round).record(self.rule, state.run, state.last_metrics()))
         if self.checkpoint is not None:
             save(self.checkpoint, state, self._facts())
+
+
+def _evaluate_on_server(state: State, evaluate_fn: EvaluateFn | None) -> None:
+    if evaluate_fn is not None:
+        _add_metrics(state, "server", evaluate_fn(state.round, state.model.record()))
+
+
+def _add_metrics(state: State, phase: str, metrics: MetricRecord | None) -> None:
+    """Log the metrics of the last round, and add them to the history."""
+    if metrics is not None:
+        flower_log.info("\t└──> %s: %s", phase, metrics)
+        state.history[phase][state.round] = dict(metrics)

@@ -125,7 +125,7 @@ def from_host(values: Vector, template: Any, name: str) -> Any:
         values = np.rint(values)
         # float(2**63 - 1) is 2**63, which int64 does not hold
         low, high = (float(np.nextafter(x, 0)) if abs(x) > 2**53 else x for x in (low, high))
-    if values.min() < low or values.max() > high:
+    if values.size and (values.min() < low or values.max() > high):
         values = np.clip(values, low, high)
     shaped = values.reshape(template.shape)
     if isinstance(template, np.ndarray):

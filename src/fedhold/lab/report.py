@@ -53,7 +53,7 @@ RADIUS = (
     "The radius bounds how far the liars can have moved the aggregate of a round. It is proven from what the server received. "
     "There is no line where nothing could be proven."
 )
-INSTALL = "that needs matplotlib: pip install 'fedhold[report]'"
+INSTALL = "that needs matplotlib; from a checkout of fedhold: pip install '.[report]'"
 RUN_HEADER = (
     *("data", "partition", "attack", "epsilon", "rule", "m", "rounds", "step", "options"),
     *("seeds", "metric", "end", "seconds"),

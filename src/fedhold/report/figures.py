@@ -23,7 +23,7 @@ def can_plot() -> bool:
 def save_png(figure: Drawing | WeightMap, path: Path) -> None:
     """Write a chart or a heat map of the page as a PNG file. Raises ImportError where matplotlib is missing."""
     if not can_plot():
-        raise ImportError("figures as PNG need matplotlib. Install it: pip install 'fedhold[report]'")
+        raise ImportError("figures as PNG need matplotlib. From a checkout of fedhold: pip install '.[report]'")
     from matplotlib.figure import Figure
 
     paper = Figure(figsize=SIZE, dpi=DPI, layout="constrained")

@@ -1,11 +1,15 @@
 """Runs that were cut off: nothing is lost but the open round, and the bits are those of an uninterrupted run."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord
 
-from fedhold.audit.records import read
+from fedhold.audit.records import append, read
 from fedhold.flower import Quarantine, RobustStrategy
+from fedhold.storage import DamagedCheckpointError, write_checkpoint
 from flower_grid import LocalGrid, client_app, model
 from flower_liars import with_arrays
 
@@ -88,7 +92,7 @@ def test_killed_while_it_writes(tmp_path, monkeypatch):
         path.write_bytes(data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedhold.flower.state.write_whole", killed)
+        patch.setattr("fedhold.storage.write_whole", killed)
         with pytest.raises(Killed):
             strategy("huber", cut).start(grid(), model(), 3)
     same(whole, strategy("huber", cut).resume(grid(), num_rounds=3))
@@ -121,7 +125,7 @@ def test_one_flipped_bit_is_damage(tmp_path):
     strategy("huber", tmp_path).start(grid(), model(), 1)
     file = tmp_path / "run" / "checkpoint.npz"
     data = bytearray(file.read_bytes())
-    at = data.find(b"NUMPY") + 200
+    at = data.find(b'"facts"')
     data[at] ^= 4
     file.write_bytes(data)
     with pytest.raises(ValueError, match="is damaged"):
@@ -146,3 +150,53 @@ def test_resume_needs_something_to_go_on_from(tmp_path):
     strategy("huber", tmp_path).start(grid(), model(), 3)
     with pytest.raises(ValueError, match=r"num_rounds = 2, done = 3"):
         strategy("huber", tmp_path).resume(grid(), num_rounds=2)
+
+
+# Files written when this project was called holdfast
+
+OLD_LINE = (
+    '{"format": 1, "run": "6ab10f4c08aa4870881c600b7a8291ef", "round": 1, "time": "2026-01-31T16:26:05+00:00", '
+    '"rule": "huber", "parameters": {}, "outcome": "aggregated", "nodes": [{"node": "4611686018427387905", "phase": "train", '
+    '"status": "clipped", "reason": null, "distance": 0.11, "threshold": 0.1, "weight": 1.0, "claimed": 51, "samples": 51.0}], '
+    '"note": null, "converged": true, "iterations": 3, "certificate": {"f": 0, "radius": null}, "seconds": '
+    '{"round": 0.1, "aggregation": 0.01}, "metrics": {"train": {"loss": 0.5}}}\n'
+)
+
+
+def as_holdfast_wrote_it(path, version=1):
+    """Rewrite a checkpoint of today: no header, and the format among the notes."""
+    with np.load(path, allow_pickle=False) as file:
+        members = {name: file[name] for name in file.files if name != "header"}
+    notes = {"format": version, **json.loads(members["notes"].tobytes())}
+    np.savez(path, **{**members, "notes": np.frombuffer(json.dumps(notes).encode(), np.uint8)})
+
+
+def test_a_checkpoint_under_the_old_name_goes_on_to_the_same_bits(tmp_path):
+    rule, cut = "centered_clipping(radius=0.1)", tmp_path / "cut"
+    whole = strategy(rule, tmp_path / "whole").start(grid(), model(), ROUNDS)
+    strategy(rule, cut).start(grid(), model(), 2)
+    as_holdfast_wrote_it(cut / "run" / "checkpoint.npz")
+    same(whole, strategy(rule, cut).resume(grid(), model(), ROUNDS))
+
+
+def test_a_checkpoint_of_a_later_format_is_refused(tmp_path):
+    strategy("huber", tmp_path).start(grid(), model(), 1)
+    as_holdfast_wrote_it(tmp_path / "run" / "checkpoint.npz", version=2)
+    with pytest.raises(ValueError, match=r"has format 2, this version reads 1\. Update fedhold"):
+        strategy("huber", tmp_path).resume(grid(), model(), 2)
+
+
+def test_an_audit_under_the_old_name_is_read_and_continued(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    path.write_text(OLD_LINE, encoding="utf-8")
+    (record,) = read(path)
+    assert (record.round, record.rule, record.nodes[0].weight) == (1, "huber", 1.0)
+    append(path, replace(record, round=2))
+    assert [record.round for record in read(path)] == [1, 2]
+
+
+def test_a_checkpoint_without_a_part_of_the_state_is_damaged(tmp_path):
+    strategy("huber", tmp_path).start(grid(), model(), 1)
+    write_checkpoint(tmp_path / "run" / "checkpoint.npz", "Flower run", {}, '{"keys": ["w"]}')
+    with pytest.raises(DamagedCheckpointError, match="KeyError: 'model0'"):
+        strategy("huber", tmp_path).resume(grid(), model(), 2)

@@ -190,7 +190,7 @@ def test_any_bytes_are_an_array_of_the_right_shape_or_a_reason(data, dtype):
             "m": MetricRecord({"num-examples": 5}),
         }
     )(message, message)
-    (got,) = read_replies([message], [reply], model=LIKE, weight_key="num-examples", limit=10**6, silence="no reply")
+    (got,) = read_replies([message], [reply], model=LIKE, weight_key="num-examples", limit=10**6, no_reply="no reply")
     if got.reason is None:
         assert got.arrays["w"].shape == (2, 3)
         assert got.arrays["w"].dtype.kind == "f"

@@ -1,4 +1,4 @@
-"""The strategy in a whole run: rules, weights, dtypes, sampling, waiting, audit and quarantine."""
+"""The strategy in a whole run: rules, weights, dtypes, sampling, waiting and the audit."""
 
 import inspect
 import json
@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedhold import RULES, aggregate
 from fedhold.audit.records import STATUSES, read
-from fedhold.flower import Quarantine, RobustStrategy, Ward, offenders
+from fedhold.flower import RobustStrategy
 from flower_grid import FIRST, SILENT, LocalGrid, client_app, model, pull, reply_with
 from flower_liars import with_arrays, with_metrics
 
@@ -241,7 +241,7 @@ def test_no_certificate_does_not_cost_the_round(tmp_path, monkeypatch, error):
     def fails(_):
         raise error("nothing can be proven")
 
-    monkeypatch.setattr("fedhold.account.Proof.certificate", fails)
+    monkeypatch.setattr("fedhold.aggregation.Aggregation.certificate", property(fails))
     run(RobustStrategy(audit=tmp_path / "a"))
     record = read(tmp_path / "a")[0]
     assert record.outcome == "aggregated"
@@ -259,7 +259,7 @@ def test_waits_until_nodes_are_there(monkeypatch):
     grid = LocalGrid(client_app(), M)
     looks = iter([1, 2])
     monkeypatch.setattr(grid, "get_node_ids", lambda: grid.nodes[: next(looks, M)])
-    monkeypatch.setattr("fedhold.flower.nodes.LOOK", 0.01)
+    monkeypatch.setattr("fedhold.flower.grid.POLL", 0.01)
     assert run(RobustStrategy(min_available_nodes=M, wait=5), grid).train_metrics_clientapp
 
 
@@ -393,56 +393,3 @@ def test_another_file_is_no_audit(tmp_path, text):
     path.write_text(text + "\n")
     with pytest.raises(ValueError, match="line 1"):
         read(path)
-
-
-# Quarantine
-
-
-def test_quarantine_leaves_offenders_out(tmp_path):
-    grid = LocalGrid(client_app(), M, {2: NAN, 5: FAR})
-    rule = Quarantine(strikes=2, window=3, rounds=3)
-    run(RobustStrategy(quarantine=rule, audit=tmp_path / "a"), grid, rounds=6)
-    asked = {t: who for kind, t, who in grid.asked if kind == "train"}
-    assert [t for t in asked if 2 in asked[t]] == [1, 2, 6]
-    assert [t for t in asked if 5 in asked[t]] == [1, 2, 6]
-    third = read(tmp_path / "a")[2]
-    left_out = {int(row.node) - FIRST for row in third.nodes if row.status == "quarantined"}
-    assert left_out == {2, 5}
-    evaluated = {t: who for kind, t, who in grid.asked if kind == "evaluate"}
-    assert 2 not in evaluated[4]
-
-
-def test_quarantine_is_off_by_default():
-    grid = LocalGrid(client_app(), M, {2: NAN})
-    run(RobustStrategy(), grid, rounds=4)
-    assert all(len(who) == M for _, _, who in grid.asked)
-
-
-def test_quarantine_leaves_enough_to_train():
-    grid = LocalGrid(client_app(), M, dict.fromkeys(range(6), NAN))
-    rule = Quarantine(strikes=1, window=1, rounds=5)
-    run(RobustStrategy(quarantine=rule, min_train_nodes=7, fraction_evaluate=0.0), grid, rounds=3)
-    assert [len(who) for _, _, who in grid.asked] == [10, 7, 7]
-
-
-def test_a_selecting_rule_accuses_nobody(tmp_path):
-    """Krum gives all but one client no weight."""
-    grid = LocalGrid(client_app(), M, {2: NAN})
-    rule = Quarantine(strikes=1, window=1, rounds=5)
-    run(RobustStrategy("krum(f=2)", quarantine=rule, audit=tmp_path / "a"), grid, rounds=2)
-    assert [int(node) - FIRST for node in offenders(read(tmp_path / "a")[0].nodes, 0.1)] == [2]
-    assert [len(who) for kind, _, who in grid.asked if kind == "train"] == [10, 9]
-
-
-def test_the_longest_in_quarantine_come_back_first():
-    ward = Ward(until={1: 10, 2: 12, 3: 11})
-    assert ward.out(5, [1, 2, 3, 4], least=1) == [1, 2, 3]
-    assert ward.out(5, [1, 2, 3, 4], least=2) == [2, 3]
-    assert ward.out(5, [1, 2, 3, 4], least=9) == []
-    assert Ward.from_json(json.loads(json.dumps(ward.to_json()))) == ward
-
-
-@pytest.mark.parametrize("bad", [{"strikes": 6, "window": 5}, {"share": 1.0}, {"rounds": 0}, {"strikes": 0}])
-def test_quarantine_refuses_nonsense(bad):
-    with pytest.raises(ValueError, match=r"met|at least"):
-        Quarantine(**bad)
