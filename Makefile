@@ -1,5 +1,5 @@
 # On a machine with Python 3.11 or later and pip, each of these sets up .venv in the checkout and runs.
-# Another interpreter: make test PYTHON=python3.12. Part of the tests: make test ARGS="tests/test_cli.py -x".
+# Another interpreter: make test PYTHON=python3.12. Part of the tests: make test ARGS="tests/cli -x".
 
 PYTHON ?= python3
 ARGS ?=
@@ -26,9 +26,10 @@ bench: $(VENV)/.installed ## our rules beside those of other libraries, in an en
 test: $(VENV)/.installed-dev ## every test
 	$(IN_VENV) pytest $(ARGS)
 
-lint: $(VENV)/.installed-dev ## format, lint, types: say what is wrong, change nothing
+lint: $(VENV)/.installed-dev ## format, lint, imports, types: say what is wrong, change nothing
 	$(IN_VENV) ruff format --check .
 	$(IN_VENV) ruff check .
+	$(VENV)/bin/lint-imports --no-logo
 	$(IN_VENV) mypy
 
 check: lint test ## all that must pass before a change goes in

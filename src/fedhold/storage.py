@@ -4,7 +4,7 @@ In: bytes, or arrays and notes. Out: files, and the same arrays and notes again.
 
 A checkpoint is one .npz file, read without pickle. Its members are the arrays, `notes` (JSON, the rest of the state) and
 `header` (JSON: the program, the kind of run, the version of the format, and the names of the arrays). Files without a header
-were written when this project was called holdfast; they have format 1 and are read like the others.
+were written under an earlier name of this project; they have format 1 and are read like the others.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def read_checkpoint(path: Path, kind: str) -> Contents:
         notes = dict(json.loads(members.pop(NOTES).tobytes()))
         if HEADER in members:
             header = dict(json.loads(members.pop(HEADER).tobytes()))
-        else:  # written by holdfast
+        else:  # A file without a header was written under an earlier name of this project.
             version = notes.get("format", FORMAT)
             header = {"program": PROGRAM, "kind": kind, "format": version, "arrays": list(members)}
         program, met, version = header["program"], header["kind"], header["format"]
