@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import fedhold
 from cases import run_without_numba
 from fedhold import aggregate
-from fedhold.kernels import NUMPY, NumpyKernels, Products, choice, numba_side, total
+from fedhold.kernels import NUMPY, NumpyKernels, Products, added, choice, numba_side
 from fedhold.kernels.numba_side import MANY, NumbaKernels
 
 SIDES = {"numpy": NUMPY, "numba": NumbaKernels()}
@@ -202,12 +202,10 @@ def test_what_is_not_finite_stays_so(side, value):
     assert np.isfinite(np.delete(squares, 4)).all()
 
 
-def test_sums_are_added_up_by_field_in_float64():
-    parts = [Products(np.full(2, float(k)), k, 2.0 * k, 0.0) for k in (1, 2, 3)]
-    found = total(parts)
-    np.testing.assert_array_equal(found.along, [6, 6])
-    assert (found.offset, found.size, found.force) == (6, 12, 0)
-    assert total([np.ones(2, np.float32)] * 3).dtype == np.float64
+def test_sums_are_added_up_by_field():
+    found = added(Products(np.ones(2), 1.0, 2.0), Products(np.full(2, 3.0), 4.0, 5.0, force=6.0))
+    np.testing.assert_array_equal(found.along, [4, 4])
+    assert (found.offset, found.size, found.force) == (5, 7, 6)
 
 
 # The choice of a side

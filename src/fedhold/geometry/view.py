@@ -83,9 +83,10 @@ class _Anchor:
 class Geometry:
     """The clients as points: m of them, with n_i samples each.
 
-    m        how many clients there are
-    d        how many numbers an update has
-    samples  the n_i
+    m           how many clients there are
+    d           how many numbers an update has
+    samples     the n_i
+    resolution  the relative rounding error of one number as it is read
 
     Lengths are in units of 2**-base, as the updates are read; `real` and `read` convert them to the caller's and back.
     """
@@ -94,7 +95,7 @@ class Geometry:
         """`look` is what is known from an earlier pass. With a Gram matrix in it, solving needs no pass over the data."""
         self._updates = updates
         self.samples = samples
-        self.m, self.d = updates.m, updates.d
+        self.m, self.d, self.resolution = updates.m, updates.d, updates.resolution
         norms = None if look is None else look.norms
         self._anchor = None if norms is None else _Anchor(None, norms, 0.0)
         self._gram: Gram | None = None
@@ -133,7 +134,7 @@ class Geometry:
 
     def real(self, lengths: Vector | float) -> Vector:
         """Lengths as the caller knows them; what float64 cannot hold becomes its largest number."""
-        return unscaled(lengths, self._updates.base)
+        return unscaled(lengths, self._updates.base) if self._updates.base else np.asarray(lengths)
 
     def read(self, lengths: Vector | float) -> Vector:
         """The caller's lengths in the units used here; infinity where they are beyond all clients."""
@@ -283,11 +284,6 @@ class Geometry:
         return residual_pairs(self._updates, place, distances)
 
     # Rounding.
-
-    @property
-    def resolution(self) -> float:
-        """The relative rounding error of one number as it is read."""
-        return self._updates.resolution
 
     def rounding_of(self, place: Vector) -> float:
         """The rounding error of a place: the resolution times its length."""

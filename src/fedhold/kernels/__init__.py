@@ -33,7 +33,7 @@ from fedhold.kernels.arrays import (
 )
 from fedhold.kernels.choice import ENOUGH, kernels_for, numba_version, worth_compiling
 from fedhold.kernels.numpy_side import NUMPY, RUN, SQUARE_RUN, TILE, NumpyKernels, Portion
-from fedhold.kernels.sums import Pairs, Products, Residuals, Sums, total
+from fedhold.kernels.sums import Pairs, Products, Residuals, Sums, added
 from fedhold.kernels.threads import shared, thread_count
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "Sums",
     "Vector",
     "Weights",
+    "added",
     "compute_dtype",
     "dtype_name",
     "each",
@@ -69,7 +70,6 @@ __all__ = [
     "shared",
     "thread_count",
     "to_host",
-    "total",
     "unscaled",
     "weighted_median",
     "worth_compiling",

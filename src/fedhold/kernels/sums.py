@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from fedhold.kernels.arrays import Matrix, Vector
 
-__all__ = ["Pairs", "Products", "Residuals", "Sums", "total"]
+__all__ = ["Pairs", "Products", "Residuals", "Sums", "added"]
 
 Found = TypeVar("Found", bound="Vector | Sums")
 
@@ -59,24 +58,16 @@ class Pairs(Sums):
     squares: Vector
 
 
-def total(parts: Iterable[Found]) -> Found:
-    """The parts added up in float64, in their order and field by field. The first part's arrays are overwritten."""
-    parts = iter(parts)
-    result = _double(next(parts))
-    for part in parts:
-        result = _added(result, part)
+def added(mine: Found, other: Found) -> Found:
+    """The sum, field by field. The arrays of `mine` are overwritten."""
+    result: Found = _added(mine, other)
     return result
 
 
-def _double(part: Any) -> Any:
-    """Sums as they are, for their arrays are float64 already; an array as float64."""
-    return part if isinstance(part, Sums) else part.astype(np.float64, copy=False)
-
-
 def _added(mine: Any, other: Any) -> Any:
+    if isinstance(mine, np.ndarray):
+        return np.add(mine, other, out=mine)
     if isinstance(mine, Sums):
         names = [field.name for field in fields(mine)]  # type: ignore[arg-type]
         return type(mine)(*(_added(getattr(mine, name), getattr(other, name)) for name in names))
-    if isinstance(mine, np.ndarray):
-        return np.add(mine, other, out=mine)
     return None if mine is None else mine + other

@@ -15,7 +15,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial, reduce
 from typing import Any, TypeVar, cast
 
 import cloudpickle
@@ -31,10 +31,10 @@ from fedhold.kernels import (
     Portion,
     Sums,
     Vector,
+    added,
     from_host,
     largest,
     length,
-    total,
     unscaled,
 )
 from fedhold.updates.matrix import Kernel, Source, Updates
@@ -144,7 +144,7 @@ class ClusterUpdates(Updates):
     def _array(self) -> Any:
         return self.sources[0].rows
 
-    @property
+    @cached_property
     def kernels(self) -> NumpyKernels:
         """NumPy's, for a worker might lack numba; it has one thread for them anyway."""
         return NUMPY
@@ -294,7 +294,7 @@ def _summed(updates: Updates, kernel: Kernel[Any], portion: Portion) -> Any:
 
 def _added(parts: list[Any]) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
-        return total([deepcopy(parts[0]), *parts[1:]])  # Dask's own results must not be overwritten.
+        return reduce(added, parts[1:], deepcopy(parts[0]))  # Dask's own results must not be overwritten.
 
 
 def _finished(piece: Vector, base: int, dtype: DTypeLike, name: str) -> NDArray[Any]:

@@ -24,6 +24,7 @@ from fedhold.kernels import (
     Portion,
     Sums,
     Vector,
+    added,
     compute_dtype,
     dtype_name,
     kernels_for,
@@ -31,7 +32,6 @@ from fedhold.kernels import (
     shared,
     thread_count,
     to_host,
-    total,
     unscaled,
 )
 from fedhold.updates.files import StoredArray
@@ -74,9 +74,9 @@ class Source:
     def read(self, start: int, stop: int, clients: NDArray[np.intp] | None, out: Block | None = None) -> Block:
         """Columns start to stop of the given clients: into `out`, or as a view where that is possible."""
         if hasattr(self.rows, "dtype"):
-            view = self.rows[:, start:stop]
+            view = self.rows[:, start:stop] if clients is None else self.rows[:, start:stop][clients]
             with np.errstate(over="ignore"):
-                block = to_host(view if clients is None else view[clients], self.dtype)
+                block = np.asarray(view, self.dtype) if isinstance(view, np.ndarray) else to_host(view, self.dtype)
             if out is None:
                 return block
             out[:] = block
@@ -187,7 +187,7 @@ class Updates:
     base: int = 0
     mixture: Mixture | None = None
 
-    @property
+    @cached_property
     def d(self) -> int:
         """Numbers in an update."""
         return sum(source.size for source in self.sources)
@@ -197,7 +197,7 @@ class Updates:
         """Whether a pass over the data costs more than any computation with it: it is a read of files, or of a cluster."""
         return self.sources[0].costly_to_read
 
-    @property
+    @cached_property
     def kernels(self) -> NumpyKernels:
         """The kernels that suit so much data."""
         return kernels_for(self.m * self.d)
@@ -349,8 +349,12 @@ class Updates:
             pass
 
     def sum(self, kernel: Kernel[Found], portion: Portion) -> Found:
-        """The kernel's results added up in float64, in the order of the columns."""
-        return total(self.map(kernel, portion))
+        """The kernel's results, which are float64, added up in the order of the columns."""
+        parts = self.map(kernel, portion)
+        result = next(parts)
+        for part in parts:
+            result = added(result, part)
+        return result
 
     def spans(self, portion: Portion) -> list[tuple[int, int]]:
         """Column ranges to read at once: small arrays of one dtype together, large ones in parts of whole tiles."""
