@@ -12,8 +12,8 @@ from fedhold import MIXINGS, RULES, __version__, aggregate
 from fedhold.cli.app import app
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.partition import PARTITIONS
+from fedhold.lab.scenarios import DATA
 from fedhold.lab.story import LIES, TURNS, judge, scene
-from fedhold.lab.world import DATA
 from fedhold.spec import THRESHOLDS
 
 

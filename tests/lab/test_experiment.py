@@ -14,10 +14,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhold.lab.experiment import Experiment, MissingResult, Result, Store, liars, run, run_all
-from fedhold.lab.federation import federate
-from fedhold.lab.processes import in_processes
-from fedhold.lab.world import DATA, prepare, split
+from fedhold.lab import (
+    DATA,
+    Done,
+    Experiment,
+    Failed,
+    MissingResult,
+    News,
+    Result,
+    Store,
+    federate,
+    in_processes,
+    liars,
+    prepare,
+    run,
+    run_all,
+)
+from fedhold.lab.experiment import Options
 
 SMALL = Experiment(
     "synthesized", "huber", "sign_flip", 0.2, 0, m=20, rounds=6, step=0.05, options=(("samples", 200), ("d", 5))
@@ -39,7 +52,7 @@ def same(a: Result, b: Result):
 
 def test_the_key_is_the_same_on_every_machine():
     """Should this fail because the key has changed on purpose, raise FORMAT: old results must not be taken for new ones."""
-    assert Experiment("mnist", "krum(f=100)", "krum_attack", 0.2, 3).key() == "745c2ec0318b326c72fc"
+    assert Experiment("mnist", "krum(f=100)", "krum_attack", 0.2, 3).key() == "e03159b286474dfca7f7"
 
 
 def test_equal_experiments_have_equal_keys():
@@ -98,14 +111,14 @@ def test_the_number_of_liars_is_the_floor_and_no_victim_of_rounding():
 # What a run does
 
 
-def test_a_run_is_federate_on_the_world_it_names():
+def test_a_run_is_federate_on_the_scenario_it_names():
     experiment = replace(SMALL, options=(*SMALL.options, ("momentum", 0.5), ("batch", 3), ("keep_weights", 1)))
     result = run(experiment)
-    world = prepare("synthesized", "balanced", 20, 0, split(dict(experiment.options)))
+    scenario = prepare("synthesized", "balanced", 20, 0, Options.of(experiment).data)
     mask = np.isin(np.arange(20), result.byzantine)
     learnt = federate(
-        world.task,
-        world.shards,
+        scenario.task,
+        scenario.shards,
         **{"rule": "huber", "attack": "sign_flip", "byzantine": mask, "rounds": 6, "step": 0.05},
         **{"momentum": 0.5, "batch": 3, "seed": 0},
     )
@@ -117,7 +130,7 @@ def test_a_run_is_federate_on_the_world_it_names():
     assert {"python", "numpy", "fedhold", "platform", "blas_threads"} <= set(result.environment)
 
 
-def test_rules_and_attacks_of_one_seed_meet_the_same_world():
+def test_rules_and_attacks_of_one_seed_meet_the_same_data_and_liars():
     first, second = (
         run(replace(SMALL, rule=rule, attack=attack)) for rule, attack in (("mean", "ipm"), ("median", "alie"))
     )
@@ -156,20 +169,19 @@ def test_the_grid_is_wide(change):
 
 
 def test_images_in_every_partition(monkeypatch):
-    from fedhold.lab import world
-    from fedhold.lab.datasets import Images, Samples
+    from fedhold.lab import Images, Samples, scenarios
 
     rng = np.random.default_rng(0)
     digits = Samples(rng.random((80, 9)).astype(np.float32), rng.integers(0, 10, 80))
-    world._images.cache_clear()
-    monkeypatch.setattr(world, "_images", lambda _: Images("mnist", digits, digits))
+    scenarios._images.cache_clear()
+    monkeypatch.setattr(scenarios, "_images", lambda _: Images("mnist", digits, digits))
     for partition, options in {
         "balanced": (),
         "random_cuts": (),
         "dirichlet": (("partition_alpha", 0.1),),
         "by_class": (("partition_shards", 1),),
     }.items():
-        world._world.cache_clear()
+        scenarios._prepare.cache_clear()
         result = run(
             Experiment(
                 "mnist",
@@ -185,7 +197,7 @@ def test_images_in_every_partition(monkeypatch):
             )
         )
         assert set(result.series) >= {"accuracy", "loss"}
-    world._world.cache_clear()
+    scenarios._prepare.cache_clear()
 
 
 def test_every_data_has_a_line():
@@ -258,7 +270,7 @@ def test_the_number_of_processes_changes_no_bit(tmp_path):
 def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.put(run(SMALL))
-    monkeypatch.setattr("fedhold.lab.experiment.in_processes", lambda _, tasks, __: (one for one in tasks))
+    monkeypatch.setattr("fedhold.lab.runner.in_processes", lambda _, tasks, __: (one for one in tasks))
     assert [result.experiment for result in run_all([SMALL, SMALL], store, progress=False)] == [SMALL, SMALL]
 
 
@@ -270,13 +282,67 @@ def test_a_failure_loses_nobody_elses_work(tmp_path, capsys):
     assert "of 2 runs" in capsys.readouterr().out
 
 
-def die(task, tell):  # noqa: ARG001
-    os._exit(1)
+def test_the_cost_of_a_run_is_that_of_its_rounds_on_its_data():
+    plain = Experiment("synthesized", "mean", None, 0.0, 0, rounds=100)
+    assert plain.cost == 100
+    assert replace(plain, data="heterogeneous").cost == 100
+    assert replace(plain, data="mnist").cost == replace(plain, data="fashion_mnist").cost == 1500
+    assert replace(plain, options=(("local_steps", 3), ("participation", 0.5))).cost == 150
+
+
+# The processes
+
+
+def act(task, tell):
+    """What a task says: tell two numbers and return; fail; or die."""
+    if task == "die":
+        os._exit(1)
+    if task == "fail":
+        raise ValueError("no such luck")
+    tell(1)
+    tell(2)
+    return task, os.environ["OPENBLAS_NUM_THREADS"]
+
+
+def test_news_come_before_the_result_and_a_failure_stops_nobody():
+    events = list(in_processes(act, ["a", "fail", "b"], 2))
+    for number, task in ((0, "a"), (2, "b")):
+        own = [event for event in events if event.task == number]
+        assert own == [News(number, 1), News(number, 2), Done(number, (task, "1"))]
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    assert failed.task == 1
+    assert "no such luck" in failed.traceback
+    assert list(in_processes(act, [], 2)) == []
+
+
+def test_a_result_that_cannot_be_sent_is_a_failure():
+    (event,) = in_processes(unsendable, [1], 1)
+    assert isinstance(event, Failed)
+    assert "pickle" in event.traceback
+
+
+def unsendable(task, tell):  # noqa: ARG001
+    return lambda: task
 
 
 def test_a_worker_that_dies_is_an_error():
-    with pytest.raises(RuntimeError, match="died without a word"):
-        list(in_processes(die, [1], 1))
+    with pytest.raises(RuntimeError, match="died without a message"):
+        list(in_processes(act, ["die"], 1))
+
+
+def sleep(task, tell):
+    tell(os.getpid())
+    time.sleep(task)
+
+
+def test_closing_ends_the_workers_at_once():
+    events, begun = in_processes(sleep, [600.0, 600.0], 2), time.monotonic()
+    workers = [next(events).told, next(events).told]
+    events.close()
+    assert time.monotonic() - begun < 60
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
 
 
 # Kills
@@ -287,7 +353,7 @@ LONG = [
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from fedhold.lab.experiment import Experiment, Store, run_all
+from fedhold.lab import Experiment, Store, run_all
 
 if __name__ == "__main__":
     root, jobs, *experiments = json.loads(sys.argv[1])

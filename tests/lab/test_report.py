@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from browser import probe_page
-from fedhold.lab.experiment import Experiment, Result
+from fedhold.lab import Experiment, Result
 from fedhold.lab.paper.claims import Verdict
 from fedhold.lab.report import Panel, write_report
 from fedhold.report.charts import draw

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedhold.aggregation import aggregate
 from fedhold.bench.peers import byzfl
-from fedhold.lab import Adversary, DataError, World, answers, chance, prepare, split
+from fedhold.lab import DataError, Knowledge, Purpose, Scenario, chance, prepare, sign_flip
 from fedhold.lab.paper import CLIENTS, MNIST_STEP
 
 __all__ = ["LIARS", "TARGET", "one_round"]
@@ -33,10 +33,10 @@ def one_round(*, peers: bool, repeat: int, seed: int, watch: Callable[[str], Non
     """Best seconds of each part, for both; or why there are none."""
     watch("one round: reading MNIST")
     try:
-        world = prepare("mnist", "balanced", CLIENTS, seed, split({}))
+        world = prepare("mnist", "balanced", CLIENTS, seed)
     except DataError as problem:
         return {"failed": str(problem)}
-    w = world.task.initial(chance(seed, 0, 0))
+    w = world.task.initial(chance(seed, Purpose.INITIAL))
     rounds = {"fedhold": _ours(world, w)}
     missing = ""
     if peers:
@@ -79,18 +79,17 @@ def _timed(*steps: Callable[[Any], Any]) -> tuple[Any, dict[str, float]]:
     return witness, dict(zip(PARTS, seconds, strict=True))
 
 
-def _ours(world: World, w: Any) -> Round:
+def _ours(world: Scenario, w: Any) -> Round:
     task, shards = world.task, world.shards
     lying = np.arange(shards.m) < LIARS
-    adversary = Adversary.of("sign_flip", None, lying, shards.m, None, None)
     rng = np.random.default_rng(0)
     out = np.empty((shards.m, task.d), np.float32)
 
     def gradients(_: Any) -> Any:
-        return answers(task, w, shards, 1, MNIST_STEP, None, rng, out)
+        return task.gradients(w, shards, out)
 
     def attack(updates: Any) -> Any:
-        adversary.lie(updates, shards.counts, lying, rng)
+        updates[lying] = sign_flip(Knowledge(updates, lying, rng))
         return updates
 
     def step(updates: Any) -> Any:
@@ -99,7 +98,7 @@ def _ours(world: World, w: Any) -> Round:
     return lambda: _timed(gradients, attack, step)
 
 
-def _theirs(world: World, w: Any) -> Round:
+def _theirs(world: Scenario, w: Any) -> Round:
     torch = importlib.import_module("torch")
     aggregator, flip = byzfl("aggregators").GeometricMedian(), byzfl("attacks").SignFlipping()
     shards, nn = world.shards, torch.nn

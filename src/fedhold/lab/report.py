@@ -28,8 +28,9 @@ from fedhold.report import (
 from fedhold.storage import write_whole
 
 if TYPE_CHECKING:
-    from fedhold.lab.experiment import Experiment, Result
+    from fedhold.lab.experiment import Experiment
     from fedhold.lab.paper.claims import Verdict
+    from fedhold.lab.results import Result
 
 __all__ = ["Panel", "write_report"]
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from fedhold.report import Chart, Curve, detection
 
 if TYPE_CHECKING:
-    from fedhold.lab.experiment import Experiment, Result
+    from fedhold.lab.experiment import Experiment
+    from fedhold.lab.results import Result
 
 __all__ = ["RUN_HEADER", "Watched", "describe", "environments", "over_seeds", "run_rows", "seed_rows", "watched"]
 

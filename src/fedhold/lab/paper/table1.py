@@ -33,12 +33,10 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhold.aggregation import aggregate
-from fedhold.lab import ATTACKS, Knowledge
-
-__all__ = ["CRITERIA", "PAPER", "QUICK", "SPECS", "Cell", "Effort", "excess", "measure", "worst_error"]
+from fedhold.kernels import Matrix
+from fedhold.lab import ATTACKS, Knowledge, liars
 
 SAMPLES, D = 10, 20
 EPSILONS = (0.05, 0.08, 0.125, 0.2)
@@ -123,8 +121,8 @@ def measure(effort: Effort = FULL, rules: Sequence[str] = tuple(SPECS)) -> Itera
 def worst_error(rule: str, epsilon: float, effort: Effort, *, d: int = D, told: float | None = None) -> float:
     """The largest, over attacks and skews, of the mean over draws of |aggregate - truth|; `told` is an epsilon, too."""
     m, spread = effort.clients, math.sqrt(d / SAMPLES)
-    spec = SPECS[rule](_liars(m, epsilon if told is None else told), spread)
-    byzantine = np.arange(m) < _liars(m, epsilon)
+    spec = SPECS[rule](liars(epsilon if told is None else told, m), spread)
+    byzantine = np.arange(m) < liars(epsilon, m)
     errors = []
     for (lie, parameters), skew in product(LIES.values(), (1, -1)):
         drawn = []
@@ -167,21 +165,17 @@ def _slope_in_time(rule: str, effort: Effort) -> float:
     while True:
         m = sizes[-1]
         updates = np.random.default_rng(m).standard_normal((m, TIMED_D))
-        spec = SPECS[rule](_liars(m, 0.2), math.sqrt(TIMED_D))
+        spec = SPECS[rule](liars(0.2, m), math.sqrt(TIMED_D))
         seconds.append(min(_seconds(updates, spec) for _ in range(3)))
         if m == effort.largest or (len(sizes) >= 3 and seconds[-1] > effort.longest):
             return _slope(sizes[-3:], seconds[-3:])
         sizes.append(2 * m)
 
 
-def _seconds(updates: NDArray[np.float64], spec: str) -> float:
+def _seconds(updates: Matrix, spec: str) -> float:
     begun = time.process_time()  # the work, whoever else is on the machine
     aggregate(updates, spec)
     return time.process_time() - begun
-
-
-def _liars(m: int, epsilon: float) -> int:
-    return int(epsilon * m + 1e-9)
 
 
 def _slope(x: Sequence[float], y: Sequence[float]) -> float:
