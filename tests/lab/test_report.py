@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from browser import probe_page
-from fedhold.lab import Experiment, Result
-from fedhold.lab.paper.claims import Verdict
+from fedhold.lab import Experiment, Result, Verdict
 from fedhold.lab.report import Panel, write_report
 from fedhold.report.charts import draw
 from fedhold.report.curves import COLOURS, DASHES, Chart, curve, frame, number, round_numbers, style

@@ -243,7 +243,9 @@ def test_a_rule_that_never_asks_cannot_be_misled():
 
 def test_the_worst_attack_on_an_error_of_mean_estimation():
     effort = table1.Effort(clients=60, draws=1)
-    assert table1.worst_error("trimmed_mean", 0.2, effort, told=0.1) > table1.worst_error("trimmed_mean", 0.2, effort)
+    assert table1.worst_error("trimmed_mean", 0.2, effort, assumed=0.1) > table1.worst_error(
+        "trimmed_mean", 0.2, effort
+    )
     assert table1.excess("huber", 0.2, effort) < table1.worst_error("huber", 0.2, effort)
 
 

@@ -33,7 +33,7 @@ from fedhold.lab.partition import PARTITIONS, balanced, by_class, dirichlet, ran
 from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.report import Panel, write_report
-from fedhold.lab.results import MissingResult, Result, Store
+from fedhold.lab.results import MissingResult, Result, Store, Verdict
 from fedhold.lab.runner import run, run_all
 from fedhold.lab.scenarios import DATA, Scenario, prepare
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
@@ -66,6 +66,7 @@ __all__ = [
     "Store",
     "Task",
     "TorchTask",
+    "Verdict",
     "alie",
     "balanced",
     "by_class",

@@ -29,8 +29,7 @@ from fedhold.storage import write_whole
 
 if TYPE_CHECKING:
     from fedhold.lab.experiment import Experiment
-    from fedhold.lab.paper.claims import Verdict
-    from fedhold.lab.results import Result
+    from fedhold.lab.results import Result, Verdict
 
 __all__ = ["Panel", "write_report"]
 

@@ -1,4 +1,4 @@
-"""Results: what came out of an experiment, and the directory that keeps one file per result."""
+"""Results: what came out of an experiment, the directory that keeps one file per result, and verdicts on claims."""
 
 from __future__ import annotations
 
@@ -51,6 +51,22 @@ def environment() -> dict[str, str]:
         "platform": platform.platform(),
         "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", "as many as cores"),
     }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What results say about a claim.
+
+    says     the claim, a sentence
+    where    its source
+    outcome  holds, fails or undecided
+    numbers  how the claim was read, and the comparisons that decided
+    """
+
+    says: str
+    where: str
+    outcome: str
+    numbers: str
 
 
 class MissingResult(KeyError):  # noqa: N818

@@ -196,11 +196,12 @@ class Mlp:
     def gradients(self, w: Floats, shards: Shards, out: Floats | None = None) -> Floats:
         w = _checked(w, self.d, shards.inputs, self.shapes[0][1])
         out = _buffer(out, shards.m, w)
-        layers, (G1, g1, G2, g2) = self._layers(w), self._layers(out)
+        unit, layers, (G1, g1, G2, g2) = _unit(shards.inputs), self._layers(w), self._layers(out)
+        scaled = layers._replace(W1=unit * layers.W1)
         for clients, rows in _blocks(shards.offsets):
             y, ends = shards.targets[rows], shards.offsets[clients.start : clients.stop + 1] - rows.start
             x = shards.inputs[rows].astype(w.dtype, copy=False)
-            hidden, errors = _forward(x, _unit(shards.inputs), *layers)
+            hidden, errors = _forward(x, scaled)
             errors -= errors.max(axis=0)
             np.exp(errors, out=errors)
             errors /= errors.sum(axis=0)
@@ -212,7 +213,7 @@ class Mlp:
             _client_products(np.ones((len(y), 1), w.dtype), back, ends, g1[clients][:, None])
             _client_products(errors.T, hidden, ends, G2[clients])
             g2[clients] = np.add.reduceat(errors, ends[:-1], axis=1).T
-            back *= _unit(shards.inputs)
+            back *= unit
             _client_products(back, x, ends, G1[clients])
         return out
 
@@ -224,11 +225,12 @@ class Mlp:
 
     def _measure(self, w: Floats, samples: Samples) -> dict[str, float]:
         w, y = _checked(w, self.d, samples.inputs, self.shapes[0][1]), samples.targets
-        logits = np.empty((self.classes, len(y)))
+        layers, logits = self._layers(w), np.empty((self.classes, len(y)))
+        scaled = layers._replace(W1=_unit(samples.inputs) * layers.W1)
         for start in range(0, len(y), BLOCK):
             rows = slice(start, start + BLOCK)
             x = samples.inputs[rows].astype(w.dtype, copy=False)
-            logits[:, rows] = _forward(x, _unit(samples.inputs), *self._layers(w)).logits
+            logits[:, rows] = _forward(x, scaled).logits
         top = logits.max(axis=0)
         losses = np.log(np.exp(logits - top).sum(axis=0)) + top - logits[y, np.arange(len(y))]
         return {"accuracy": float(np.mean(logits.argmax(axis=0) == y)), "loss": float(losses.mean())}
@@ -259,12 +261,12 @@ class _Activations(NamedTuple):
     logits: Floats
 
 
-def _forward(x: Floats, unit: Any, W1: Floats, b1: Floats, W2: Floats, b2: Floats) -> _Activations:
-    hidden: Floats = x @ (W1 * unit).T
-    hidden += b1
+def _forward(x: Floats, layers: _Layers) -> _Activations:
+    hidden: Floats = x @ layers.W1.T
+    hidden += layers.b1
     np.maximum(hidden, 0, out=hidden)
-    logits: Floats = W2 @ hidden.T
-    logits += b2[:, None]
+    logits: Floats = layers.W2 @ hidden.T
+    logits += layers.b2[:, None]
     return _Activations(hidden, logits)
 
 

@@ -4,7 +4,8 @@ In: the parts to reproduce, seeds, a directory. Out: results, a verdict on every
 `fedhold.report`, `fedhold.aggregation` and below; `fedhold.lab` imports nothing from here.
 """
 
-from fedhold.lab.paper.claims import Claim, Measurements, Verdict, judge
+from fedhold.lab import Verdict
+from fedhold.lab.paper.claims import Claim, Measurements, judge
 from fedhold.lab.paper.figures import CLIENTS, FIGURES, METHODS, MNIST_STEP, Plan
 from fedhold.lab.paper.reproduction import reproduce
 from fedhold.lab.paper.sentences import CLAIMS

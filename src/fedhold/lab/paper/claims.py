@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhold.kernels import Vector
-from fedhold.lab import Experiment, Result
+from fedhold.lab import Experiment, Result, Verdict
 from fedhold.lab.paper.figures import BASELINES, FIGURES, PAPER_T, Plan, attack_free
 
 Results = Callable[[Experiment], Result]
@@ -93,22 +93,6 @@ class Claim:
     reading: str
     needs: tuple[str, ...]
     test: Callable[[Measurements], Evidence]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What became of a claim.
-
-    says     the sentence
-    where    its source
-    outcome  holds, fails or undecided
-    numbers  how it was read, and the comparisons that decided
-    """
-
-    says: str
-    where: str
-    outcome: str
-    numbers: str
 
 
 def interval(values: Sequence[float], *, exact: bool = False) -> tuple[float, float]:

@@ -16,9 +16,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Printed
 
 from fedhold.errors import integer, unknown
-from fedhold.lab import Done, Experiment, Failed, Panel, Result, Store, in_processes, run_all, write_report
+from fedhold.lab import Done, Experiment, Failed, Panel, Result, Store, Verdict, in_processes, run_all, write_report
 from fedhold.lab.paper import table1, theory
-from fedhold.lab.paper.claims import Measurements, Verdict, judge
+from fedhold.lab.paper.claims import Measurements, judge
 from fedhold.lab.paper.figures import FIGURES, METHODS, Plan, experiments
 from fedhold.lab.paper.sentences import CLAIMS
 from fedhold.report import Table

@@ -7,21 +7,21 @@ distance to the truth, as a mean over draws, under the worst of several attacks,
 
 Criteria:
 
-    epsilon-agnostic   told half and twice the true number of liars (20 %), the error stays within 1.1 times the error of
-                       the rule told the truth; rules that never ask pass by construction
-    optimal in epsilon excess ~ epsilon^slope with slope >= 0.75, between 1/2 and 1, the two rates in question
+    epsilon-agnostic   given half and twice the true number of liars (20 %), the error stays within 1.1 times the error of
+                       the rule given the true number; rules without such a parameter pass by construction
+    optimal in epsilon excess ~ epsilon^slope with slope >= 0.75, halfway between 1/2 and 1, the two rates in question
     good near 1/2      from epsilon 0.4 to 0.49, error/epsilon grows no more than 1/sqrt(1 - 2 epsilon) does, which is 3.16
                        times: the rate of eq. (deltaa) is epsilon/sqrt(1 - 2 epsilon)
     linear time        CPU seconds ~ m^slope with slope <= 1.25, over the three largest m that were timed
-    optimal in d       excess ~ d^slope with slope <= 0.25, between 0 and 1/2, the two rates in question
+    optimal in d       excess ~ d^slope with slope <= 0.25, halfway between 0 and 1/2, the two rates in question
 
 The excess is sqrt(error^2 - d/N): the optimal rate is epsilon/sqrt(n) + sqrt(d/N), and its second part, which the mean
 without liars has too, would hide the first. Slopes are of least-squares lines through logarithms.
 
-All was fixed before the first measurement but for three changes after trials. "good near 1/2" first compared the error itself
-with 3.16, not error/epsilon; the raw growth is 1.225 times the number shown, 3.80 and 3.65 for the two rows of Huber, so
-that the paper's yes for it would have been a no. The attack `far` came later; it took the slope of median_of_means from
-0.84, a yes, to 0.62, a no. Times were first those of the clock, and too noisy.
+Everything was fixed before the first measurement, except for three changes after trials. "good near 1/2" first compared the
+error itself with 3.16, not error/epsilon; the raw growth is 1.225 times the number shown, 3.80 and 3.65 for the two rows of
+Huber, so that the paper's yes for it would have been a no. The attack `far` came later; it took the slope of median_of_means
+from 0.84, a yes, to 0.62, a no. Times were at first those of the clock, which was too noisy.
 """
 
 from __future__ import annotations
@@ -78,7 +78,13 @@ PAPER: dict[str, tuple[bool, ...]] = {
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to measure: clients, draws per attack; timed m grow to `largest`, or until a call takes `longest` seconds."""
+    """How much to measure.
+
+    clients  in a federation
+    draws    of clients, per attack
+    longest  times are measured for growing m until a call takes this many seconds,
+    largest  or until m is this large
+    """
 
     clients: int = 400
     draws: int = 3
@@ -118,10 +124,15 @@ def measure(effort: Effort = FULL, rules: Sequence[str] = tuple(SPECS)) -> Itera
             yield Cell(rule, name, number, low <= number <= high, paper)
 
 
-def worst_error(rule: str, epsilon: float, effort: Effort, *, d: int = D, told: float | None = None) -> float:
-    """The largest, over attacks and skews, of the mean over draws of |aggregate - truth|; `told` is an epsilon, too."""
+def worst_error(rule: str, epsilon: float, effort: Effort, *, d: int = D, assumed: float | None = None) -> float:
+    """The largest, over attacks and skews, of the mean over draws of |aggregate - truth|.
+
+    epsilon  the fraction of liars
+    assumed  the fraction that the rule is given, for rules with such a parameter; by default the true one
+    d        the number of coordinates
+    """
     m, spread = effort.clients, math.sqrt(d / SAMPLES)
-    spec = SPECS[rule](liars(epsilon if told is None else told, m), spread)
+    spec = SPECS[rule](liars(epsilon if assumed is None else assumed, m), spread)
     byzantine = np.arange(m) < liars(epsilon, m)
     errors = []
     for (lie, parameters), skew in product(LIES.values(), (1, -1)):
@@ -144,7 +155,7 @@ def excess(rule: str, epsilon: float, effort: Effort, *, d: int = D) -> float:
 
 def _misled(rule: str, effort: Effort) -> float:
     right = worst_error(rule, 0.2, effort)
-    return max(worst_error(rule, 0.2, effort, told=told) for told in (0.1, 0.4)) / right
+    return max(worst_error(rule, 0.2, effort, assumed=assumed) for assumed in (0.1, 0.4)) / right
 
 
 def _slope_in_epsilon(rule: str, effort: Effort) -> float:
@@ -173,7 +184,7 @@ def _slope_in_time(rule: str, effort: Effort) -> float:
 
 
 def _seconds(updates: Matrix, spec: str) -> float:
-    begun = time.process_time()  # the work, whoever else is on the machine
+    begun = time.process_time()  # CPU time does not depend on other work on the machine
     aggregate(updates, spec)
     return time.process_time() - begun
 
