@@ -16,15 +16,11 @@ import pytest
 
 from fedhold.lab import (
     DATA,
-    Done,
     Experiment,
-    Failed,
     MissingResult,
-    News,
     Result,
     Store,
     federate,
-    in_processes,
     liars,
     prepare,
     run,
@@ -288,61 +284,6 @@ def test_the_cost_of_a_run_is_that_of_its_rounds_on_its_data():
     assert replace(plain, data="heterogeneous").cost == 100
     assert replace(plain, data="mnist").cost == replace(plain, data="fashion_mnist").cost == 1500
     assert replace(plain, options=(("local_steps", 3), ("participation", 0.5))).cost == 150
-
-
-# The processes
-
-
-def act(task, tell):
-    """What a task says: tell two numbers and return; fail; or die."""
-    if task == "die":
-        os._exit(1)
-    if task == "fail":
-        raise ValueError("no such luck")
-    tell(1)
-    tell(2)
-    return task, os.environ["OPENBLAS_NUM_THREADS"]
-
-
-def test_news_come_before_the_result_and_a_failure_stops_nobody():
-    events = list(in_processes(act, ["a", "fail", "b"], 2))
-    for number, task in ((0, "a"), (2, "b")):
-        own = [event for event in events if event.task == number]
-        assert own == [News(number, 1), News(number, 2), Done(number, (task, "1"))]
-    (failed,) = [event for event in events if isinstance(event, Failed)]
-    assert failed.task == 1
-    assert "no such luck" in failed.traceback
-    assert list(in_processes(act, [], 2)) == []
-
-
-def test_a_result_that_cannot_be_sent_is_a_failure():
-    (event,) = in_processes(unsendable, [1], 1)
-    assert isinstance(event, Failed)
-    assert "pickle" in event.traceback
-
-
-def unsendable(task, tell):  # noqa: ARG001
-    return lambda: task
-
-
-def test_a_worker_that_dies_is_an_error():
-    with pytest.raises(RuntimeError, match="died without a message"):
-        list(in_processes(act, ["die"], 1))
-
-
-def sleep(task, tell):
-    tell(os.getpid())
-    time.sleep(task)
-
-
-def test_closing_ends_the_workers_at_once():
-    events, begun = in_processes(sleep, [600.0, 600.0], 2), time.monotonic()
-    workers = [next(events).told, next(events).told]
-    events.close()
-    assert time.monotonic() - begun < 60
-    for worker in workers:
-        with pytest.raises(ProcessLookupError):
-            os.kill(worker, 0)
 
 
 # Kills

@@ -33,7 +33,7 @@ class TorchTask:
     Clients of unequal n_i are padded, in groups of similar size, with samples of weight 0. `vectorized` turns False,
     with a warning, when vmap refuses the module (batch normalisation, data-dependent branches); the clients are then
     differentiated one by one, which gives the same gradients. Buffers such as running means keep their first value.
-    Needs torch (`pip install "fedhold[torch]"`), and a module that is not random: `module.eval()` stops dropout.
+    Needs torch (from a checkout: `pip install '.[torch]'`), and a module that is not random: `module.eval()` stops dropout.
 
     >>> import torch
     >>> loss = lambda outputs, targets: (outputs[:, 0] - targets) ** 2 / 2
@@ -47,7 +47,7 @@ class TorchTask:
         try:
             import torch
         except ImportError as reason:
-            raise ImportError('TorchTask needs torch. Install it with: pip install "fedhold[torch]"') from reason
+            raise ImportError("TorchTask needs torch. From a checkout of fedhold: pip install '.[torch]'") from reason
         self.module, self.criterion, self.samples = module, criterion, samples
         self.vectorized = True
         self._torch = torch
