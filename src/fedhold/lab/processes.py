@@ -48,10 +48,14 @@ class Failed:
 
 
 def in_processes(work: Work, tasks: Sequence[Any], jobs: int) -> Generator[News | Done | Failed]:
-    """Run work(task, tell) for every task in at most `jobs` processes, and yield what happens as it happens.
+    """Run work(task, tell) for every task in worker processes, and yield what happens as it happens.
 
-    Close the iterator to stop: the processes end at once, as they do if this process is killed. A process that dies, for
-    want of memory for example, is a RuntimeError here.
+    work   a function that the workers can import by name
+    tasks  values that can be pickled
+    jobs   how many processes at most
+
+    Close the iterator to stop: the processes end at once, as they do if this process is killed. A worker that dies, because
+    there is too little memory for example, is a RuntimeError here.
     """
     if not tasks:
         return
@@ -71,7 +75,7 @@ def in_processes(work: Work, tasks: Sequence[Any], jobs: int) -> Generator[News 
             for future in finished:
                 yield _outcome(waiting.pop(future), future)
     finally:
-        if waiting:  # somebody stopped us: end the workers in the middle of their work
+        if waiting:  # stopped early: end the workers in the middle of their work
             alive.close()
         pool.shutdown(cancel_futures=True)
         for end in (alive, watched, news):

@@ -151,6 +151,8 @@ class Measurements:
 
     results  from an experiment to its result
     plan     the seeds and rounds that were run
+
+    In its methods, `name` is that of a subfigure, such as fig1a, and `label` that of a method, such as krum.
     """
 
     def __init__(self, results: Results, plan: Plan) -> None:

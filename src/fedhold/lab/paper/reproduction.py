@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -168,15 +167,11 @@ def _table_1(cells: Sequence[table1.Cell]) -> list[Table]:
         own = [cell for cell in cells if cell.rule == rule]
         rows.append((rule, *map(str, own), f"{sum(cell.agrees for cell in own)} of {len(own)}"))
     title = "Table 1, measured: yes or no (the number); where the paper says otherwise, its word"
-    criteria = [(aspect, number, _range(low, high)) for aspect, (number, low, high) in table1.CRITERIA.items()]
+    criteria = [(aspect, criterion.number, str(criterion)) for aspect, criterion in table1.CRITERIA.items()]
     return [
         Table(title, ("rule", *table1.CRITERIA, "agrees"), rows),
         Table("Table 1: what makes a yes", ("property", "number", "yes if"), criteria),
     ]
-
-
-def _range(low: float, high: float) -> str:
-    return f">= {low:.3g}" if math.isinf(high) else f"<= {high:.3g}"
 
 
 def _theory(rows: Sequence[theory.Looseness]) -> Table:

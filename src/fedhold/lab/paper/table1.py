@@ -57,12 +57,28 @@ SPECS: dict[str, Callable[[int, float], str]] = {  # (f, the distance honest cli
     "huber": lambda _, __: "huber",
 }
 GROWTH = math.sqrt((1 - 2 * 0.4) / (1 - 2 * 0.49))
-CRITERIA = {  # property -> its number, and the range of it that makes a yes
-    "epsilon-agnostic": ("error told f/2 or 2f, over error told f", 0.0, 1.1),
-    "optimal in epsilon": ("slope of the excess in epsilon", 0.75, math.inf),
-    "good near 1/2": ("error/epsilon at 0.49 over that at 0.4 (the raw error grows 1.225 times as much)", 0.0, GROWTH),
-    "linear time": ("slope of the time in m", -math.inf, 1.25),
-    "optimal in d": ("slope of the excess in d", -math.inf, 0.25),
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What makes a yes: a number, here in words, that lies between `low` and `high`."""
+
+    number: str
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __str__(self) -> str:
+        return f">= {self.low:.3g}" if math.isinf(self.high) else f"<= {self.high:.3g}"
+
+
+CRITERIA = {
+    "epsilon-agnostic": Criterion("error told f/2 or 2f, over error told f", high=1.1),
+    "optimal in epsilon": Criterion("slope of the excess in epsilon", low=0.75),
+    "good near 1/2": Criterion(
+        "error/epsilon at 0.49 over that at 0.4 (the raw error grows 1.225 times as much)", high=GROWTH
+    ),
+    "linear time": Criterion("slope of the time in m", high=1.25),
+    "optimal in d": Criterion("slope of the excess in d", high=0.25),
 }
 OURS = (True, True, True, True, False)
 PAPER: dict[str, tuple[bool, ...]] = {
@@ -119,9 +135,9 @@ def measure(effort: Effort = FULL, rules: Sequence[str] = tuple(SPECS)) -> Itera
     """Every cell, rule by rule, as soon as it is measured."""
     numbers = (_misled, _slope_in_epsilon, _growth, _slope_in_time, _slope_in_d)
     for rule in rules:
-        for (name, (_, low, high)), number_of, paper in zip(CRITERIA.items(), numbers, PAPER[rule], strict=True):
+        for (name, criterion), number_of, paper in zip(CRITERIA.items(), numbers, PAPER[rule], strict=True):
             number = number_of(rule, effort)
-            yield Cell(rule, name, number, low <= number <= high, paper)
+            yield Cell(rule, name, number, criterion.low <= number <= criterion.high, paper)
 
 
 def worst_error(rule: str, epsilon: float, effort: Effort, *, d: int = D, assumed: float | None = None) -> float:
