@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 
 from fedhold import aggregate, thresholds
-from fedhold.lab.attacks import ATTACKS, Knowledge
+from fedhold.lab import ATTACKS, Knowledge
 
 KAPPAS = (0.25, 0.5, 0.6, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0)
 WORLDS = list(itertools.product(((100, 20), (100, 1000), (500, 50)), ("equal", "unequal"), (0.1, 0.2, 0.3, 0.4)))

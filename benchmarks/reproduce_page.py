@@ -12,10 +12,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedhold.lab.experiment import Store
-from fedhold.lab.paper import sentences as paper
-from fedhold.lab.paper.claims import judge
-from fedhold.lab.paper.figures import FIGURES, METHODS, Plan
+from fedhold.lab import Store
+from fedhold.lab.paper import CLAIMS, FIGURES, METHODS, Measurements, Plan, judge
 
 DOCS = Path(__file__).parents[1] / "docs"
 WIDTH, COLOURS = 760, 192  # of the figures: to be read in a page, and small in a repository
@@ -40,7 +38,8 @@ def ends(store, figure, plan):
 
 
 def claims(store, plan):
-    verdicts = [judge(claim, cache(store.get)) for claim in paper.claims(plan)]
+    measurements = Measurements(cache(store.get), plan)
+    verdicts = [judge(claim, measurements) for claim in CLAIMS]
     rows = [[f"**{verdict.outcome}**", verdict.says, verdict.where, verdict.numbers] for verdict in verdicts]
     return markdown(["verdict", "claim", "where", "numbers"], rows)
 

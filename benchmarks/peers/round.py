@@ -13,15 +13,15 @@ from itertools import pairwise
 from typing import Any
 
 from fedhold.bench import LIARS, RoundPeer, TimedRound, timed
-from fedhold.lab import World
+from fedhold.lab import Scenario
 from fedhold.lab.paper import MNIST_STEP
 from peers.libraries import byzfl
 
 
-def _prepare(world: World, w: Any) -> Callable[[], TimedRound]:
+def _prepare(scenario: Scenario, w: Any) -> Callable[[], TimedRound]:
     torch = importlib.import_module("torch")
     aggregator, flip = byzfl("aggregators").GeometricMedian(), byzfl("attacks").SignFlipping()
-    shards, nn = world.shards, torch.nn
+    shards, nn = scenario.shards, torch.nn
     pixels = torch.from_numpy(shards.inputs).float() / 255
     labels = torch.from_numpy(shards.targets)
     inputs = [(pixels[begin:end], labels[begin:end]) for begin, end in pairwise(shards.offsets.tolist())]

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from fedhold import MIXINGS, RULES, __version__, aggregate
 from fedhold.cli.app import app
-from fedhold.cli.demo import held_down
 from fedhold.cli.example_round import LIES, TURNS, apply_rules, make_round
 from fedhold.lab import ATTACKS, DATA, PARTITIONS
+from fedhold.report import held_down
 from fedhold.spec import THRESHOLDS
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from fedhold.lab import probes
+from fedhold.lab import attacks
 from fedhold.lab.attacks import (
     ATTACKS,
     Knowledge,
@@ -113,9 +113,9 @@ def test_krum_attack_finds_every_step_length():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_krum_attack_decides_by_bounds_as_by_all_columns(seed, monkeypatch):
-    """Some columns first, as for large models: most of what clients differ by is in a few of them, or in none."""
-    monkeypatch.setattr(probes, "FEW", 0)
+def test_krum_attack_over_blocks_of_columns(seed, monkeypatch):
+    """Several blocks, the last not full; most of what clients differ by is in a few columns, or in none."""
+    monkeypatch.setattr(attacks, "COLUMNS", 7)
     rng = np.random.default_rng(seed)
     m, d = int(rng.integers(6, 30)), int(rng.integers(5, 60))
     f = int(rng.integers(1, (m - 3) // 2 + 1))

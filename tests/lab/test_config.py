@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhold.lab.config import load
-from fedhold.lab.experiment import Experiment
+from fedhold.lab import Experiment, load
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "grid.toml"
 

@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhold.lab import datasets
-from fedhold.lab.datasets import DataError, _Collection, _load, synthesized
-from fedhold.lab.partition import balanced
+from fedhold.lab import DataError, balanced, datasets, synthesized
+from fedhold.lab.datasets import _Collection, _load
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 

@@ -14,10 +14,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhold.lab.experiment import Experiment, MissingResult, Result, Store, liars, run, run_all
-from fedhold.lab.federation import federate
-from fedhold.lab.processes import in_processes
-from fedhold.lab.world import DATA, prepare, split
+from fedhold.lab import (
+    DATA,
+    Experiment,
+    MissingResult,
+    Result,
+    Store,
+    federate,
+    liars,
+    prepare,
+    run,
+    run_all,
+)
+from fedhold.lab.experiment import Options
 
 SMALL = Experiment(
     "synthesized", "huber", "sign_flip", 0.2, 0, m=20, rounds=6, step=0.05, options=(("samples", 200), ("d", 5))
@@ -39,7 +48,7 @@ def same(a: Result, b: Result):
 
 def test_the_key_is_the_same_on_every_machine():
     """Should this fail because the key has changed on purpose, raise FORMAT: old results must not be taken for new ones."""
-    assert Experiment("mnist", "krum(f=100)", "krum_attack", 0.2, 3).key() == "745c2ec0318b326c72fc"
+    assert Experiment("mnist", "krum(f=100)", "krum_attack", 0.2, 3).key() == "e03159b286474dfca7f7"
 
 
 def test_equal_experiments_have_equal_keys():
@@ -98,14 +107,14 @@ def test_the_number_of_liars_is_the_floor_and_no_victim_of_rounding():
 # What a run does
 
 
-def test_a_run_is_federate_on_the_world_it_names():
+def test_a_run_is_federate_on_the_scenario_it_names():
     experiment = replace(SMALL, options=(*SMALL.options, ("momentum", 0.5), ("batch", 3), ("keep_weights", 1)))
     result = run(experiment)
-    world = prepare("synthesized", "balanced", 20, 0, split(dict(experiment.options)))
+    scenario = prepare("synthesized", "balanced", 20, 0, Options.of(experiment).data)
     mask = np.isin(np.arange(20), result.byzantine)
     learnt = federate(
-        world.task,
-        world.shards,
+        scenario.task,
+        scenario.shards,
         **{"rule": "huber", "attack": "sign_flip", "byzantine": mask, "rounds": 6, "step": 0.05},
         **{"momentum": 0.5, "batch": 3, "seed": 0},
     )
@@ -117,7 +126,7 @@ def test_a_run_is_federate_on_the_world_it_names():
     assert {"python", "numpy", "fedhold", "platform", "blas_threads"} <= set(result.environment)
 
 
-def test_rules_and_attacks_of_one_seed_meet_the_same_world():
+def test_rules_and_attacks_of_one_seed_meet_the_same_data_and_liars():
     first, second = (
         run(replace(SMALL, rule=rule, attack=attack)) for rule, attack in (("mean", "ipm"), ("median", "alie"))
     )
@@ -156,20 +165,19 @@ def test_the_grid_is_wide(change):
 
 
 def test_images_in_every_partition(monkeypatch):
-    from fedhold.lab import world
-    from fedhold.lab.datasets import Images, Samples
+    from fedhold.lab import Images, Samples, scenarios
 
     rng = np.random.default_rng(0)
     digits = Samples(rng.random((80, 9)).astype(np.float32), rng.integers(0, 10, 80))
-    world._images.cache_clear()
-    monkeypatch.setattr(world, "_images", lambda _: Images("mnist", digits, digits))
+    scenarios._images.cache_clear()
+    monkeypatch.setattr(scenarios, "_images", lambda _: Images("mnist", digits, digits))
     for partition, options in {
         "balanced": (),
         "random_cuts": (),
         "dirichlet": (("partition_alpha", 0.1),),
         "by_class": (("partition_shards", 1),),
     }.items():
-        world._world.cache_clear()
+        scenarios._prepare.cache_clear()
         result = run(
             Experiment(
                 "mnist",
@@ -185,7 +193,7 @@ def test_images_in_every_partition(monkeypatch):
             )
         )
         assert set(result.series) >= {"accuracy", "loss"}
-    world._world.cache_clear()
+    scenarios._prepare.cache_clear()
 
 
 def test_every_data_has_a_line():
@@ -258,7 +266,7 @@ def test_the_number_of_processes_changes_no_bit(tmp_path):
 def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.put(run(SMALL))
-    monkeypatch.setattr("fedhold.lab.experiment.in_processes", lambda _, tasks, __: (one for one in tasks))
+    monkeypatch.setattr("fedhold.lab.runner.in_processes", lambda _, tasks, __: (one for one in tasks))
     assert [result.experiment for result in run_all([SMALL, SMALL], store, progress=False)] == [SMALL, SMALL]
 
 
@@ -270,13 +278,12 @@ def test_a_failure_loses_nobody_elses_work(tmp_path, capsys):
     assert "of 2 runs" in capsys.readouterr().out
 
 
-def die(task, tell):  # noqa: ARG001
-    os._exit(1)
-
-
-def test_a_worker_that_dies_is_an_error():
-    with pytest.raises(RuntimeError, match="died without a word"):
-        list(in_processes(die, [1], 1))
+def test_the_cost_of_a_run_is_that_of_its_rounds_on_its_data():
+    plain = Experiment("synthesized", "mean", None, 0.0, 0, rounds=100)
+    assert plain.cost == 100
+    assert replace(plain, data="heterogeneous").cost == 100
+    assert replace(plain, data="mnist").cost == replace(plain, data="fashion_mnist").cost == 1500
+    assert replace(plain, options=(("local_steps", 3), ("participation", 0.5))).cost == 150
 
 
 # Kills
@@ -287,7 +294,7 @@ LONG = [
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from fedhold.lab.experiment import Experiment, Store, run_all
+from fedhold.lab import Experiment, Store, run_all
 
 if __name__ == "__main__":
     root, jobs, *experiments = json.loads(sys.argv[1])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhold.lab.partition import PARTITIONS, balanced, by_class, dirichlet, random_cuts
+from fedhold.lab import PARTITIONS, balanced, by_class, dirichlet, random_cuts
 
 
 @st.composite

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from browser import probe_page
-from fedhold.lab.experiment import Experiment, Result
-from fedhold.lab.paper.claims import Verdict
+from fedhold.lab import Experiment, Result, Verdict
 from fedhold.lab.report import Panel, write_report
 from fedhold.report import Table, number
 

@@ -6,11 +6,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhold.lab import first_layer, torch_task
-from fedhold.lab.datasets import Samples
-from fedhold.lab.partition import balanced, random_cuts
-from fedhold.lab.tasks import LinearRegression, Mlp, Shards, shard
-from fedhold.lab.torch_task import TorchTask
+from fedhold.lab import (
+    LinearRegression,
+    Mlp,
+    Samples,
+    Shards,
+    TorchTask,
+    balanced,
+    random_cuts,
+    shard,
+    tasks,
+    torch_task,
+)
 
 PIXELS, CLASSES = 20, 4
 
@@ -177,7 +184,7 @@ def test_clients_together_equal_clients_alone(sizes, block, seed):
     task = Mlp(data, hidden=3, classes=CLASSES)
     w = task.initial(np.random.default_rng(seed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first_layer.Dense, "block", block)
+        patch.setattr(tasks, "BLOCK", block)
         together = task.gradients(w, shard(data, parts))
     alone = np.concatenate([task.gradients(w, shard(data, [part])) for part in parts])
     np.testing.assert_allclose(together, alone, rtol=1e-11, atol=1e-14)
@@ -244,19 +251,54 @@ def test_every_sample_is_as_likely_in_a_batch():
 
 
 def test_an_empty_client_is_an_error():
-    with pytest.raises(ValueError, match=r"empty = \[1\].*fedhold\.partition"):
+    with pytest.raises(ValueError, match=r"empty = \[1\].*fedhold\.lab\.PARTITIONS"):
         shard(line(3), [np.arange(3), np.arange(0)])
 
 
-@pytest.mark.parametrize("counts", [(4, 4, 4), (1, 7, 4)])
-def test_pixels_in_bytes_are_their_numbers(counts: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("block", [1, 16, 512])
+@pytest.mark.parametrize("sizes", [[12] * 5, [1, 40, 3, 9, 7]], ids=["equal", "unequal"])
+def test_pixels_in_bytes_are_their_numbers(sizes, block, monkeypatch):
+    """Gradients, losses and accuracy, in blocks of any length, of pixels that are mostly zeros."""
+    monkeypatch.setattr(tasks, "BLOCK", block)
     rng = np.random.default_rng(5)
-    pixels, targets = rng.integers(0, 256, (12, 6), dtype=np.uint8), rng.integers(0, 3, 12)
-    parts = np.split(np.arange(12), np.cumsum(counts)[:-1])
-    task = Mlp(Samples((pixels / 255).astype(np.float32), targets), hidden=4, classes=3)
-    w = task.initial(rng)
-    in_bytes, in_floats = (
-        task.gradients(w, shard(samples, parts)) for samples in (Samples(pixels, targets), task.samples)
-    )
-    assert in_bytes.dtype == np.float32
-    np.testing.assert_allclose(in_bytes, in_floats, rtol=1e-4, atol=1e-7)
+    pixels = np.where(rng.random((60, 50)) < 0.2, rng.integers(1, 256, (60, 50)), 0).astype(np.uint8)
+    data = Samples(pixels, rng.integers(0, 10, 60))
+    floats = Samples((pixels / 255).astype(np.float32), data.targets)
+    parts = np.split(np.arange(60), np.cumsum(sizes)[:-1])
+    task, plain = Mlp(data, hidden=8), Mlp(floats, hidden=8)
+    shards, w = shard(data, parts), task.initial(rng)
+    found, expected = task.gradients(w, shards), plain.gradients(w, shard(floats, parts))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(task.gradients(w, shards), found)
+    assert task.evaluate(w) == pytest.approx(plain.evaluate(w), rel=1e-5)
+    assert task.loss(w, data) == pytest.approx(plain.loss(w, floats), rel=1e-5)
+
+
+def test_gradients_into_columns_that_lie_apart():
+    data = images(30)
+    task, shards = Mlp(data, hidden=8, classes=CLASSES), shard(data, np.split(np.arange(30), [10]))
+    w = task.initial(np.random.default_rng(0))
+    apart = np.zeros((2, 2 * task.d), np.float32)[:, ::2]
+    assert task.gradients(w, shards, out=apart) is apart
+    np.testing.assert_array_equal(apart, task.gradients(w, shards))
+
+
+@pytest.mark.parametrize("make", [Mlp, LinearRegression])
+def test_samples_of_another_width_are_an_error(make):
+    wide, narrow = (Samples(np.ones((40, columns)), np.arange(40) % 10) for columns in (21, 20))
+    task, shards = make(wide), shard(narrow, np.split(np.arange(40), [20]))
+    with pytest.raises(ValueError, match=r"21 columns.*columns = 20"):
+        task.gradients(task.initial(np.random.default_rng(0)), shards)
+
+
+@pytest.mark.parametrize("cut", [balanced, random_cuts])
+def test_some_clients_of_shards(cut):
+    data = line(40)
+    shards = shard(data, cut(40, 7, np.random.default_rng(0)))
+    chosen = shards.subset(np.array([1, 4, 6]))
+    assert shards.subset(np.arange(7)) is shards
+    assert chosen.counts.tolist() == shards.counts[[1, 4, 6]].tolist()
+    for place, i in enumerate([1, 4, 6]):
+        np.testing.assert_array_equal(chosen.client(place).inputs, shards.client(i).inputs)
+        np.testing.assert_array_equal(chosen.client(place).targets, shards.client(i).targets)

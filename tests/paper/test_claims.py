@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from fedhold.lab.experiment import Experiment, MissingResult, Result, Store
-from fedhold.lab.paper.claims import T_QUANTILES, Claim, Comparison, interval, judge, outcome
+from fedhold.lab import Experiment, MissingResult, Result, Store
+from fedhold.lab.paper import Claim, Measurements, Plan, judge
+from fedhold.lab.paper.claims import T_QUANTILES, Comparison, interval, outcome
 
 
 def claim(*comparisons):
@@ -14,7 +15,7 @@ def claim(*comparisons):
 
 
 def verdict(*comparisons):
-    return judge(claim(*comparisons), lambda _: None)
+    return judge(claim(*comparisons), Measurements(lambda _: None, Plan()))
 
 
 CLEAR, AGAINST, UNSURE = (1.0, 1.1, 0.9), (-1.0, -1.1, -0.9), (-1.0, 1.0, 0.5)
@@ -105,10 +106,10 @@ def test_a_verdict_shows_the_reading_and_what_decided():
 def test_a_missing_result_is_an_error(tmp_path):
     run = Experiment("synthesized", "mean", None, 0.0, 0)
 
-    def test(results):
-        return [Comparison("a", (results(run).series["rmse"][-1],))]
+    def test(of):
+        return [Comparison("a", (of.results(run).series["rmse"][-1],))]
 
     with pytest.raises(MissingResult, match="mean on synthesized"):
-        judge(Claim("a", "b", "c", (), test), Store(tmp_path).get)
+        judge(Claim("a", "b", "c", (), test), Measurements(Store(tmp_path).get, Plan()))
     made = Result(run, {"rmse": [1.0] * run.rounds}, [], None, 0.0, {})
-    assert judge(Claim("a", "b", "c", (), test), lambda _: made).outcome == "undecided"
+    assert judge(Claim("a", "b", "c", (), test), Measurements(lambda _: made, Plan())).outcome == "undecided"

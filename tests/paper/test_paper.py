@@ -7,23 +7,11 @@ import numpy as np
 import pytest
 
 from fedhold import bounds
-from fedhold.lab.experiment import MissingResult, Result, Store
-from fedhold.lab.paper import table1, theory
-from fedhold.lab.paper.claims import judge
-from fedhold.lab.paper.figures import (
-    AUTOMATIC_T,
-    BASELINES,
-    FIGURES,
-    METHODS,
-    PAPER_T,
-    Plan,
-    attack_free,
-    baseline_rules,
-    experiments,
-)
-from fedhold.lab.paper.progress import SUBFIGURES, Measured
-from fedhold.lab.paper.reproduce import WHAT, reproduce, words
-from fedhold.lab.paper.sentences import SENTENCES, claims
+from fedhold.lab import MissingResult, Result, Store
+from fedhold.lab.paper import CLAIMS, FIGURES, METHODS, Measurements, Plan, judge, reproduce, table1, theory
+from fedhold.lab.paper.claims import SUBFIGURES
+from fedhold.lab.paper.figures import AUTOMATIC_T, BASELINES, PAPER_T, attack_free, baseline_rules, experiments
+from fedhold.lab.paper.reproduction import PARTS, parts_named
 
 PLAN = Plan()
 ALL = [run for figure in FIGURES for run in experiments(figure, PLAN)]
@@ -165,8 +153,8 @@ def _result(run, metric, start, end):
 
 
 def verdicts(progress, plan=PLAN):
-    results = made_up(progress, plan)
-    return {claim.says: judge(claim, results) for claim in claims(plan)}
+    of = Measurements(made_up(progress, plan), plan)
+    return {claim.says: judge(claim, of) for claim in CLAIMS}
 
 
 def find(told, start):
@@ -174,7 +162,7 @@ def find(told, start):
 
 
 def test_progress_is_what_it_says():
-    of = Measured(made_up(lambda *_: 0.25, noise=0.0), PLAN)
+    of = Measurements(made_up(lambda *_: 0.25, noise=0.0), PLAN)
     assert of.progress("fig1a", "median").tolist() == pytest.approx([0.25] * 5)
     assert of.progress("fig2a", "median").tolist() == pytest.approx([0.25] * 3)
     assert of.lead("fig1a", PAPER_T, "krum").tolist() == pytest.approx([0.0] * 5)
@@ -184,7 +172,7 @@ def test_a_run_that_left_the_numbers_has_lost():
     lost = SUBFIGURES["fig1a"].curve("mean", PLAN)[0]
     results = made_up(lambda *_: 0.5)
     gone = Result(lost, {"rmse": [7.0] + [None] * (lost.rounds - 1)}, [], None, 0.0, {})
-    of = Measured(lambda run: gone if run == lost else results(run), PLAN)
+    of = Measurements(lambda run: gone if run == lost else results(run), PLAN)
     assert of.progress("fig1a", "mean")[0] == -np.inf
     assert of.lead("fig1a", "mean", "mean").tolist() == [0.0] * 5
 
@@ -219,13 +207,12 @@ def test_one_seed_leaves_all_measured_claims_undecided():
 
 
 def test_a_claim_over_results_that_are_not_there_is_an_error(tmp_path):
-    claim = claims(PLAN)[0]
     with pytest.raises(MissingResult):
-        judge(claim, Store(tmp_path).get)
+        judge(CLAIMS[0], Measurements(Store(tmp_path).get, PLAN))
 
 
-@pytest.mark.parametrize("sentence", SENTENCES, ids=lambda sentence: sentence.says)
-def test_a_claim_needs_no_runs_but_those_of_its_figures(sentence):
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.says)
+def test_a_claim_needs_no_runs_but_those_of_its_figures(claim):
     results = made_up(lambda *_: 0.9)
     asked = []
 
@@ -233,8 +220,7 @@ def test_a_claim_needs_no_runs_but_those_of_its_figures(sentence):
         asked.append(run)
         return results(run)
 
-    claim = next(claim for claim in claims(PLAN) if claim.says == sentence.says)
-    judge(claim, recorded)
+    judge(claim, Measurements(recorded, PLAN))
     assert set(asked) <= {run for figure in claim.needs for run in experiments(figure, PLAN)}
     assert "7." in claim.where or "not in the paper" in claim.where
 
@@ -257,7 +243,9 @@ def test_a_rule_that_never_asks_cannot_be_misled():
 
 def test_the_worst_attack_on_an_error_of_mean_estimation():
     effort = table1.Effort(clients=60, draws=1)
-    assert table1.worst_error("trimmed_mean", 0.2, effort, told=0.1) > table1.worst_error("trimmed_mean", 0.2, effort)
+    assert table1.worst_error("trimmed_mean", 0.2, effort, assumed=0.1) > table1.worst_error(
+        "trimmed_mean", 0.2, effort
+    )
     assert table1.excess("huber", 0.2, effort) < table1.worst_error("huber", 0.2, effort)
 
 
@@ -279,13 +267,13 @@ def test_no_bound_is_broken():
 # What is asked for
 
 
-def test_words():
-    assert words(["all"]) == list(WHAT)
-    assert words(["theory", "fig2", "fig2"]) == ["fig2", "theory"]
+def test_parts_are_named_in_any_order():
+    assert parts_named(["all"]) == list(PARTS)
+    assert parts_named(["theory", "fig2", "fig2"]) == ["fig2", "theory"]
     with pytest.raises(ValueError, match="Did you mean 'fig1'"):
-        words(["fig11"])
+        parts_named(["fig11"])
     with pytest.raises(ValueError, match="nothing to reproduce"):
-        words([])
+        parts_named([])
 
 
 def test_reproduce_writes_a_report(tmp_path, capsys):

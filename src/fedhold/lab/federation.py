@@ -1,10 +1,13 @@
-"""The round loop of Algorithm 1: broadcast, answer, lie, aggregate, step; resumable after every round."""
+"""Algorithm 1 of the paper: broadcast the model, collect the clients' answers, let some lie, aggregate, step.
+
+A run can be resumed after every round. `federate` is the loop; its steps follow in the order in which it takes them.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,55 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.aggregation import Aggregation, aggregate
-from fedhold.errors import integer, positive, require
-from fedhold.lab.attacks import Attack
-from fedhold.lab.clients import Adversary, answers, asked_clients, remember, take, truthful_mean
-from fedhold.lab.tasks import Floats, Shards, Task
+from fedhold.errors import integer, positive, require, unknown
+from fedhold.kernels import Floats, Vector
+from fedhold.lab.attacks import ATTACKS, Attack, Knowledge, Mask, check_mask, reads_thresholds
+from fedhold.lab.randomness import Purpose, chance
+from fedhold.lab.tasks import Shards, Task
 from fedhold.spec import parse
 from fedhold.storage import Checkpoint, fingerprint
+from fedhold.thresholds import Threshold, follows_distances, threshold_function
 
-__all__ = ["Federated", "Round", "chance", "federate", "project"]
-
-INITIAL, PARTICIPATION, BATCH, ATTACK, RULE = range(5)  # what a generator is for
-
-
-@dataclass(frozen=True)
-class Round:
-    """One row of a history.
-
-    round        1 after the first step
-    metrics      task.evaluate(w) after the step; empty in rounds that `evaluate_every` leaves out
-    error        |aggregate - mean of the truthful clients' answers, weighted by n_i|
-    clipped      fraction of the clients that took part; so is `rejected`
-    liar_weight  the Byzantine clients' share of the aggregate; None for rules without weights
-    radius       how far `certify` liars can have moved the aggregate; None where not asked for or not to be proven
-    seconds      of the aggregation
-    """
-
-    round: int
-    metrics: dict[str, float]
-    error: float
-    clipped: float
-    rejected: float
-    liar_weight: float | None
-    radius: float | None
-    seconds: float
-
-
-@dataclass(frozen=True, eq=False)
-class Federated:
-    """What came out.
-
-    w          (d,) the model
-    weights    (rounds, m) each client's weight in units of an equal share, NaN where it was not asked; None for rules
-               without weights
-    byzantine  (m,) who lied
-    """
-
-    w: Floats
-    history: tuple[Round, ...]
-    weights: NDArray[np.float32] | None
-    byzantine: NDArray[np.bool_]
+Counts = NDArray[np.intp]
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
@@ -72,7 +36,7 @@ def federate(
     parameters: Mapping[str, Any] | None = None,
     attack: str | Attack | None = None,
     attack_parameters: Mapping[str, Any] | None = None,
-    byzantine: NDArray[np.bool_] | None = None,
+    byzantine: Mask | None = None,
     rounds: int,
     step: float,
     seed: int = 0,
@@ -90,34 +54,39 @@ def federate(
 ) -> Federated:
     """Learn `task` from the clients' shards while some of them lie.  Paper, Algorithm 1.
 
-    w <- Proj(w - step * g),  g the aggregate of the clients' answers,  Proj onto the ball of `radius` around `centre` (w_0).
+    w <- Proj(w - step * g),  g the aggregate of the clients' answers,  Proj onto the ball of `radius` around `centre`.
 
-    rule, parameters   as for aggregate(); f is taken as given, also where not everyone is asked
-    attack             a key of ATTACKS, or such a function, for the clients marked in `byzantine`; `attack_parameters` are its
-                       own and, for huber_attack, `threshold`: the T the liars reckon with, the rule's own unless given (the
-                       automatic one where the rule has none)
-    batch              samples a client draws for each gradient; all of its samples unless given
+    task               the model and its loss
+    shards             every client's samples
+    rule, parameters   as for aggregate(); f is not changed in rounds where only some clients are asked
+    attack             a key of ATTACKS, or such a function, for the clients marked in `byzantine`
+    attack_parameters  the attack's own and, for an attack that needs thresholds, `threshold`: the T the liars assume. By
+                       default it is the rule's own, or the automatic one where the rule has none
+    byzantine          (m,) true for the clients that lie; by default none
+    rounds, step       how many steps of gradient descent, and their length
+    seed               of all randomness: generators are default_rng([seed, purpose, round])
+    radius, centre     the ball that the model is projected onto; by default all space, and w_0
+    batch              how many samples a client draws for each gradient; by default it uses all of its samples
     momentum           a client sends M_i <- momentum * M_i + (1 - momentum) * G_i, the first time G_i itself
-    local_steps        k > 1: a client takes k steps of size `step` from w to w_i and sends (w - w_i) / step, the sum of the k
-                       gradients it met. With rule="mean" the server then arrives at the mean of the w_i, as FedAvg does; RFA
-                       and RAGA are rule="geometric_median" here.
+    local_steps        k > 1: a client takes k steps of length `step` from w to w_i and sends (w - w_i) / step, the sum of
+                       its k gradients. With rule="mean" the new model is then the mean of the w_i, as in FedAvg; RFA and
+                       RAGA are rule="geometric_median"
     participation      the fraction of the clients, drawn anew every round, that is asked
-    sample_cap         as for aggregate(), but the n_i are trusted unless it is given: the paper's figures do
+    sample_cap         as for aggregate(), but by default the n_i are trusted, as in the paper's figures
     certify            f: put the certificate's radius(f) into the history; costs an m x m matrix per round
+    evaluate_every     call task.evaluate every so many rounds, and after the last one
     checkpoint         a file, written after every round and read at the start: a run that was killed ends with the same bits
+    on_round           called with every row of the history
 
-    >>> from fedhold.lab.datasets import synthesized
-    >>> from fedhold.lab.partition import balanced
-    >>> from fedhold.lab.tasks import LinearRegression, shard
+    A server that can admit no client, or whose step would overflow, keeps its model.
+
+    >>> from fedhold.lab import LinearRegression, balanced, shard, synthesized
     >>> rng = np.random.default_rng(0)
     >>> samples = synthesized(rng, samples=400, d=3).train
     >>> shards, liars = shard(samples, balanced(400, 20, rng)), np.arange(20) < 4
     >>> learnt = federate(LinearRegression(samples), shards, attack="sign_flip", byzantine=liars, rounds=50, step=0.2)
     >>> round(learnt.history[-1].metrics["rmse"], 1)
     1.0
-
-    Chance comes from default_rng([seed, purpose, round]). A server that can admit nobody, or whose step would
-    overflow, keeps its model.
     """
     rounds, step = integer(rounds, "rounds"), positive(step, "step")
     radius = positive(radius, "radius", infinite=True)
@@ -125,40 +94,39 @@ def federate(
     require(0 <= momentum < 1, "federate", needs="0 <= momentum < 1", remedy="Usual is 0.9.", momentum=momentum)
     parameters = dict(parameters or {})
     final = parse(rule, parameters)[-1]
-    liars = Adversary.of(attack, attack_parameters, byzantine, shards.m, final.parameters.get("threshold"), sample_cap)
-    w = task.initial(chance(seed, INITIAL, 0))
+    adversary = Adversary.of(
+        *(attack, byzantine, shards.m),
+        parameters=attack_parameters,
+        threshold=final.parameters.get("threshold"),
+        sample_cap=sample_cap,
+    )
+    w = task.initial(chance(seed, Purpose.INITIAL))
     centre = w if centre is None else centre
     numbers = (step, seed, radius, batch, momentum, local_steps, participation, sample_cap, certify, evaluate_every)
-    run = Checkpoint(
-        checkpoint,
-        fingerprint(
-            **{"rule": rule, "parameters": parameters, "numbers": numbers, "w": w, "centre": centre},
-            **{"attack": liars.attack, "attack_parameters": attack_parameters, "byzantine": liars.byzantine},
-            **{"offsets": shards.offsets, "targets": shards.targets},
-        ),
-    )
+    facts = {"rule": rule, "parameters": parameters, "numbers": numbers, "w": w, "centre": centre}
+    run = Checkpoint(checkpoint, fingerprint(**facts, **facts_of(adversary, attack_parameters, shards)))
     state: dict[str, NDArray[Any]] = {"w": w, "weights": np.empty((0, shards.m), np.float32)}
     history: list[Round] = []
     if (saved := run.load(rounds)) is not None:
         state, history = saved[0], [Round(**row) for row in saved[1]]
 
-    out: Floats | None = None
+    sent: Floats | None = None
     for t in range(len(history) + 1, rounds + 1):
-        asked = asked_clients(shards.m, participation, chance(seed, PARTICIPATION, t))
-        present, lying = take(shards, asked), liars.byzantine[asked]
-        out = answers(task, state["w"], present, local_steps, step, batch, chance(seed, BATCH, t), out)
+        asked = asked_clients(shards.m, participation, chance(seed, Purpose.PARTICIPATION, t))
+        present, lying = shards.subset(asked), adversary.byzantine[asked]
+        sent = answers(task, state["w"], present, local_steps, step, batch, chance(seed, Purpose.BATCH, t), sent)
         if momentum:
-            remember(state, asked, shards.m, out, momentum)
-        truth = truthful_mean(out, present.counts, lying)
+            _apply_momentum(state, asked, shards.m, sent, momentum)
+        truth = _truthful_mean(sent, present.counts, lying)
         result, seconds = None, 0.0
-        if _sound(out, truth, lying):
-            liars.lie(out, present.counts, lying, chance(seed, ATTACK, t))
+        if _admits_someone(sent, truth, lying):
+            adversary.lie(sent, present.counts, lying, chance(seed, Purpose.ATTACK, t))
             begun = time.perf_counter()
             result = aggregate(
-                out,
+                sent,
                 rule,
                 samples=present.counts,
-                rng=chance(seed, RULE, t),
+                rng=chance(seed, Purpose.RULE, t),
                 start=state.get("last"),
                 sample_cap=sample_cap,
                 **parameters,
@@ -168,19 +136,175 @@ def federate(
                 state["last"] = result.value
             moved = project(state["w"] - step * result.value, centre, radius)
             state["w"] = moved if np.isfinite(moved).all() else state["w"]
-        measured = task.evaluate(state["w"]) if t % evaluate_every == 0 or t == rounds else {}
-        history.append(_row(t, measured, result, truth, lying, certify, seconds))
-        _note_weights(state, result, asked, shards.m)
+        metrics = task.evaluate(state["w"]) if t % evaluate_every == 0 or t == rounds else {}
+        history.append(_row(t, metrics, result, truth, lying, certify, seconds))
+        _keep_weights(state, result, asked, shards.m)
         run.save(state, [vars(row) for row in history])
         if on_round is not None:
             on_round(history[-1])
     weights = None if np.isnan(state["weights"]).all() else state["weights"]
-    return Federated(state["w"], tuple(history), weights, liars.byzantine)
+    return Federated(state["w"], tuple(history), weights, adversary.byzantine)
 
 
-def chance(seed: int, purpose: int, t: int) -> np.random.Generator:
-    """The generator for one purpose in one round: nothing of it need be kept between rounds."""
-    return np.random.default_rng([integer(seed, "seed"), purpose, t])
+@dataclass(frozen=True)
+class Round:
+    """One row of a history.
+
+    round        1 after the first step
+    metrics      task.evaluate(w) after the step; empty in rounds that `evaluate_every` skips
+    error        |aggregate - mean of the truthful clients' answers, weighted by n_i|
+    clipped      fraction of the clients that took part; so is `rejected`
+    liar_weight  the Byzantine clients' share of the aggregate; None for rules without weights
+    radius       how far `certify` liars can have moved the aggregate; None where not asked for, or where nothing is proven
+    seconds      of the aggregation
+    """
+
+    round: int
+    metrics: dict[str, float]
+    error: float
+    clipped: float
+    rejected: float
+    liar_weight: float | None
+    radius: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Federated:
+    """What a run has learnt.
+
+    w          (d,) the model
+    history    one row per round
+    weights    (rounds, m) each client's weight in units of an equal share, NaN where it was not asked; None for rules
+               without weights
+    byzantine  (m,) the clients that lied
+    """
+
+    w: Floats
+    history: tuple[Round, ...]
+    weights: NDArray[np.float32] | None
+    byzantine: Mask
+
+
+# What clients send
+
+
+def asked_clients(m: int, participation: float, rng: np.random.Generator) -> NDArray[np.intp]:
+    """The clients that are asked this round, in rising order; at least one."""
+    require(0 < participation <= 1, "federate", needs="0 < participation <= 1", remedy="1 asks all.", met=participation)
+    return np.sort(rng.permutation(m)[: max(1, round(participation * m))])
+
+
+def answers(
+    task: Task,
+    w: Floats,
+    shards: Shards,
+    local_steps: int,
+    step: float,
+    batch: int | None,
+    rng: np.random.Generator,
+    out: Floats | None = None,
+) -> Floats:
+    """(m, d) what the clients send if none lies: the gradient at w, or the sum of those met on several local steps."""
+    if integer(local_steps, "local_steps", at_least=1) == 1:
+        return task.gradients(w, shards if batch is None else shards.batch(batch, rng), out=out)
+    drawn = [shards if batch is None else shards.batch(batch, rng) for _ in range(local_steps)]
+    out = np.empty((shards.m, w.size), w.dtype) if out is None else out
+    for i, total in enumerate(out):
+        total[:] = 0
+        for samples in drawn:
+            total += task.gradients(w - step * total, samples.client(i))[0]
+    return out
+
+
+def _apply_momentum(
+    state: dict[str, NDArray[Any]], asked: NDArray[np.intp], m: int, sent: Floats, momentum: float
+) -> None:
+    """Replace the answers by momenta, in place, and keep these in the state for the next round."""
+    memory = state.setdefault("memory", np.zeros((m, sent.shape[1]), sent.dtype))
+    known = state.setdefault("known", np.zeros(m, dtype=bool))
+    old = known[asked]
+    sent[old] = momentum * memory[asked[old]] + (1 - momentum) * sent[old]
+    memory[asked], known[asked] = sent, True
+
+
+def _truthful_mean(honest: Floats, samples: Counts, lying: Mask) -> Floats:
+    """The mean of the truthful clients' answers, weighted by n_i; NaN if there are none."""
+    shares = np.where(lying, 0, samples)
+    with np.errstate(invalid="ignore"):
+        mean: Floats = (shares / shares.sum()).astype(honest.dtype) @ honest
+    return mean
+
+
+@dataclass(frozen=True, eq=False)
+class Adversary:
+    """The clients that lie, and how they do it.
+
+    byzantine   (m,) true for the clients that lie
+    attack      the function that makes their lies; None where no client lies
+    parameters  of the attack
+    threshold   the server's T_i as the adversary assumes them; None where the attack needs none
+    sample_cap  the server's cap on the n_i, which enters the T_i
+    """
+
+    byzantine: Mask
+    attack: Attack | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    threshold: Threshold | None = None
+    sample_cap: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        attack: str | Attack | None,
+        byzantine: Mask | None,
+        m: int,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        threshold: Any = None,
+        sample_cap: float | None = None,
+    ) -> Adversary:
+        """From the arguments of federate(); `threshold` is the parameter of the server's rule, None where it has none."""
+        mask = np.zeros(m, dtype=bool) if byzantine is None else np.asarray(byzantine)
+        check_mask(mask, m)
+        if attack is None:
+            remedy = "Pass attack='sign_flip', say, or omit byzantine."
+            require(not mask.any(), "byzantine", needs="an attack", remedy=remedy, liars=int(mask.sum()))
+            return cls(mask)
+        if isinstance(attack, str) and attack not in ATTACKS:
+            raise ValueError(unknown("attack", attack, ATTACKS))
+        function, own = ATTACKS[attack] if isinstance(attack, str) else attack, dict(parameters or {})
+        if not reads_thresholds(function):
+            return cls(mask, function, own)
+        assumed = own.pop("threshold", "automatic" if threshold is None else threshold)
+        return cls(mask, function, own, threshold_function(assumed), sample_cap)
+
+    def lie(self, honest: Floats, samples: Counts, lying: Mask, rng: np.random.Generator) -> None:
+        """Replace what the liars would honestly have sent by their lies, in place.
+
+        honest   (m, d) the answers of the clients asked this round
+        samples  (m,) their n_i
+        lying    (m,) true for the liars among them
+        """
+        if self.attack is None or not lying.any():
+            return
+        thresholds = None if self.threshold is None else self._thresholds(self.threshold, honest, samples)
+        honest[lying] = self.attack(Knowledge(honest, lying, rng, thresholds), **self.parameters)
+
+    def _thresholds(self, threshold: Threshold, honest: Floats, samples: Counts) -> Vector:
+        """T_i: from the samples where these decide alone, else those that the server would find if no client lied."""
+        if self.sample_cap is None and not follows_distances(threshold):
+            return threshold(np.zeros(len(samples)), samples.astype(np.float64))
+        found = aggregate(honest, "huber", samples=samples, sample_cap=self.sample_cap, threshold=threshold)
+        return found.clients.thresholds
+
+
+# What the server does
+
+
+def _admits_someone(honest: Floats, truth: Floats, lying: Mask) -> bool:
+    """Whether the server can admit a truthful client; it cannot once the model has become infinite or NaN."""
+    return bool(np.isfinite(truth).all() or lying.all() or np.isfinite(honest[~lying]).all(axis=1).any())
 
 
 def project(w: Floats, centre: Floats, radius: float) -> Floats:
@@ -192,17 +316,12 @@ def project(w: Floats, centre: Floats, radius: float) -> Floats:
     return w if distance <= radius else centre + away * (radius / distance)
 
 
-def _sound(honest: Floats, truth: Floats, lying: NDArray[np.bool_]) -> bool:
-    """Whether the server can admit a truthful client: once the model has left the numbers, there is none."""
-    return bool(np.isfinite(truth).all() or lying.all() or np.isfinite(honest[~lying]).all(axis=1).any())
-
-
 def _row(
     t: int,
     metrics: dict[str, float],
     result: Aggregation | None,
     truth: Floats,
-    lying: NDArray[np.bool_],
+    lying: Mask,
     certify: int | None,
     seconds: float,
 ) -> Round:
@@ -222,9 +341,17 @@ def _row(
     )
 
 
-def _note_weights(state: dict[str, NDArray[Any]], result: Aggregation | None, asked: NDArray[np.intp], m: int) -> None:
-    """One row more of weights in units of an equal share; NaN for whoever was not asked."""
+def _keep_weights(state: dict[str, NDArray[Any]], result: Aggregation | None, asked: NDArray[np.intp], m: int) -> None:
+    """Append one row of weights in units of an equal share; NaN for the clients that were not asked."""
     row = np.full((1, m), np.nan, np.float32)
     if result is not None and result.weights is not None:
         row[0, asked] = result.weights * len(asked)
     state["weights"] = np.concatenate([state["weights"], row])
+
+
+def facts_of(adversary: Adversary, attack_parameters: Mapping[str, Any] | None, shards: Shards) -> dict[str, Any]:
+    """What a checkpoint must agree with before a run goes on from it, beside the arguments that are numbers."""
+    return {
+        **{"attack": adversary.attack, "attack_parameters": attack_parameters, "byzantine": adversary.byzantine},
+        **{"offsets": shards.offsets, "targets": shards.targets},
+    }

@@ -1,6 +1,10 @@
-"""Who holds which samples: m arrays of indices, every sample exactly once, no client empty.
+"""Partitions: which client holds which samples, as m arrays of indices; every sample once, no client empty.
 
-Every function takes `(labels, m, rng)`. Those that look only at the number of samples take that number instead as well.
+Every function takes
+
+    labels  the class of every sample; functions that need no classes also take the number of samples instead
+    m       the number of clients
+    rng     the generator that decides
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, require
-
-__all__ = ["PARTITIONS", "balanced", "by_class", "dirichlet", "random_cuts"]
 
 Indices = NDArray[np.intp]
 Labels = NDArray[Any] | Sequence[int]
@@ -47,11 +49,14 @@ def random_cuts(labels: Labels | int, m: int, rng: np.random.Generator) -> list[
 
 
 def dirichlet(labels: Labels, m: int, rng: np.random.Generator, *, alpha: float = 0.5) -> list[Indices]:
-    """Cut every class among the clients in proportions of its own: the smaller alpha, the fewer classes per client.
+    """Divide every class among the clients in random proportions of its own.
 
     p_c ~ Dirichlet(alpha, ..., alpha) for each class c; client i gets the share p_ci of the class's samples.
-    Needs 1 <= m <= N and alpha > 0.  Yurochkin et al. 2019; Hsu et al. 2019. There an unlucky client may stay empty or
-    all is drawn again until none is; here every client first gets one sample, drawn from all classes.
+
+    alpha  the smaller, the fewer classes a client has; a large one gives every client all classes
+
+    Needs 1 <= m <= N and alpha > 0.  Yurochkin et al. 2019; Hsu et al. 2019. There a client may stay empty, or everything is
+    drawn again until none is; here every client first gets one sample, drawn from all classes.
 
     >>> labels = np.repeat([0, 1], 50)
     >>> sum(part.size for part in dirichlet(labels, 4, np.random.default_rng(0), alpha=0.1))
@@ -64,7 +69,7 @@ def dirichlet(labels: Labels, m: int, rng: np.random.Generator, *, alpha: float 
     held: list[list[Indices]] = [[sample] for sample in np.split(first, m)]
     for label in np.unique(given):
         members = rest[given[rest] == label]
-        # The last cut is N_c by construction; the sum of the shares may miss 1 by a rounding error.
+        # The last piece ends with the class by construction: the shares may sum to 1 with a rounding error.
         cuts = (np.cumsum(rng.dirichlet(np.full(m, alpha)))[:-1] * members.size).astype(np.intp)
         for mine, piece in zip(held, np.split(members, cuts), strict=True):
             mine.append(piece)
@@ -74,7 +79,10 @@ def dirichlet(labels: Labels, m: int, rng: np.random.Generator, *, alpha: float 
 def by_class(labels: Labels, m: int, rng: np.random.Generator, *, shards: int = 2) -> list[Indices]:
     """Sort by label, cut into equal shards and deal out `shards` of them to each client: few classes per client.
 
-    m * shards pieces of N / (m * shards) samples (or one more); with `shards=1` nearly every client sees one class.
+    m * shards pieces of N / (m * shards) samples, or one more.
+
+    shards  how many pieces a client gets; with 1 nearly every client sees one class
+
     Needs m >= 1, shards >= 1 and m * shards <= N.  McMahan et al. 2017, section 3.
 
     >>> labels = np.repeat([0, 1, 2, 3], 5)
@@ -92,7 +100,7 @@ def by_class(labels: Labels, m: int, rng: np.random.Generator, *, shards: int = 
         shards=shards,
         N=given.size,
     )
-    # Shuffled before the stable sort, so that which samples of a class share a shard is chance too.
+    # Shuffled before the stable sort, so that the samples of a class are dealt to shards at random too.
     shuffled = rng.permutation(given.size)
     pieces = np.array_split(shuffled[np.argsort(given[shuffled], kind="stable")], m * shards)
     return [np.concatenate([pieces[k] for k in hand]) for hand in rng.permutation(m * shards).reshape(m, shards)]

@@ -1,106 +1,124 @@
-"""Work done by processes of their own, each with one thread for BLAS, so that the number of them changes no bit."""
+"""Work shared by processes, each with one thread for BLAS, so that their number changes no bit of a result."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.queues import SimpleQueue
 from typing import Any
 
-__all__ = ["ONE_THREAD", "bar", "in_processes"]
-
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "FEDHOLD_THREADS"), "1")
+NEWS_EVERY = 0.1  # seconds between two looks at the news
 
-Work = Callable[[Any, Callable[[Any], None]], None]  # (task, tell): `tell` sends news to whoever waits
+Work = Callable[[Any, Callable[[Any], None]], Any]
+"""work(task, tell): `tell` sends news to the process that waits. What it returns is the result."""
 
 
-def in_processes(work: Work, tasks: Sequence[Any], jobs: int) -> Generator[tuple[int, str, Any]]:
-    """Run work(task, tell) for every task, `jobs` at a time; yields (number of the task, kind, what) as it comes.
+@dataclass(frozen=True)
+class News:
+    """The work on a task, by its place in the list of tasks, told this."""
 
-    kind   "news": what the work told; "done": nothing; "failed": its traceback. The other tasks go on after a failure.
-    Close the iterator to stop: the processes are ended at once. Should this process be killed, they end by themselves at
-    their next news. A process that dies, as for want of memory, is an error here.
+    task: int
+    told: Any
+
+
+@dataclass(frozen=True)
+class Done:
+    """A task is finished."""
+
+    task: int
+    result: Any
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A task raised an exception; the others go on."""
+
+    task: int
+    traceback: str
+
+
+def in_processes(work: Work, tasks: Sequence[Any], jobs: int) -> Generator[News | Done | Failed]:
+    """Run work(task, tell) for every task in worker processes, and yield what happens as it happens.
+
+    work   a function that the workers can import by name
+    tasks  values that can be pickled
+    jobs   how many processes at most
+
+    Close the iterator to stop: the processes end at once, as they do if this process is killed. A worker that dies, because
+    there is too little memory for example, is a RuntimeError here.
     """
+    if not tasks:
+        return
     context = multiprocessing.get_context("spawn")
-    waiting, busy = deque(enumerate(tasks)), dict[Connection, int]()
-    processes = []
+    news: SimpleQueue[News] = context.SimpleQueue()
+    watched, alive = context.Pipe(duplex=False)  # workers watch one end; the other closes with this process
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, initializer=_begin, initargs=(news, watched))
+    waiting: dict[Future[Done | Failed], int] = {}
     try:
-        with _environment(ONE_THREAD):
-            for _ in range(min(jobs, len(tasks))):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-                process.start()
-                theirs.close()  # so that we see the end of it when the process dies
-                processes.append(process)
-                _hand_out(ours, waiting, busy)
-        while busy:
-            for connection in wait(list(busy)):
-                assert isinstance(connection, Connection)
-                number = busy[connection]
-                try:
-                    kind, what = connection.recv()
-                except EOFError:
-                    raise RuntimeError(
-                        "a worker process died without a word: killed, or out of memory. What it finished is stored, and the "
-                        "same command goes on from there; fewer jobs need less memory. A script that starts workers must do so "
-                        'under `if __name__ == "__main__":`.'
-                    ) from None
-                yield number, kind, what
-                if kind != "news":
-                    _hand_out(connection, waiting, busy)
+        with _environment(ONE_THREAD):  # submit() starts the processes
+            for number, task in enumerate(tasks):
+                waiting[pool.submit(_do, work, number, task)] = number
+        while waiting:
+            finished, _ = wait(waiting, timeout=NEWS_EVERY, return_when=FIRST_COMPLETED)
+            while not news.empty():  # all news of a finished task are there before its result
+                yield news.get()
+            for future in finished:
+                yield _outcome(waiting.pop(future), future)
     finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.join()
+        if waiting:  # stopped early: end the workers in the middle of their work
+            alive.close()
+        pool.shutdown(cancel_futures=True)
+        for end in (alive, watched, news):
+            end.close()
 
 
-@contextmanager
-def bar(costs: list[float], *, shown: bool) -> Iterator[Callable[[int, float], None]]:
-    """A bar with the time left, moved by reached(number of the run, fraction of it)."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    done = [0.0] * len(costs)
-    columns = (TextColumn("{task.fields[runs]} of {task.fields[all]} runs"), BarColumn(None), TimeRemainingColumn())
-    with Progress(*columns, disable=not shown or not costs, speed_estimate_period=600, expand=True) as progress:
-        shown_task = progress.add_task("", total=sum(costs), runs=0, all=len(costs))
-
-        def reached(number: int, fraction: float) -> None:
-            done[number] = fraction
-            runs = sum(part == 1.0 for part in done)
-            progress.update(shown_task, completed=sum(map(float.__mul__, done, costs)), runs=runs)
-
-        yield reached
-
-
-def _hand_out(connection: Connection, waiting: deque[tuple[int, Any]], busy: dict[Connection, int]) -> None:
-    """The next task to this process, or its leave."""
-    busy.pop(connection, None)
-    if waiting:
-        busy[connection], task = waiting.popleft()
-        connection.send((task,))
-    else:
-        connection.send(None)
-
-
-def _serve(connection: Connection, work: Work) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the first one decides
+def _outcome(number: int, future: Future[Done | Failed]) -> Done | Failed:
     try:
-        while (handed := connection.recv()) is not None:
-            try:
-                work(handed[0], lambda news: connection.send(("news", news)))
-                connection.send(("done", None))
-            except ConnectionError:
-                raise
-            except Exception:
-                connection.send(("failed", traceback.format_exc()))
-    except (EOFError, ConnectionError):
-        return  # whoever waited is gone
+        return future.result()
+    except BrokenProcessPool:
+        raise RuntimeError(
+            "a worker process died without a message: killed, or out of memory. What it finished is stored, and the same "
+            "command goes on from there; fewer jobs need less memory. A script that starts workers must do so under "
+            '`if __name__ == "__main__":`.'
+        ) from None
+    except Exception:  # the result cannot be sent from process to process, for example
+        return Failed(number, traceback.format_exc())
+
+
+# In the worker processes
+
+_news: SimpleQueue[News]
+
+
+def _begin(news: SimpleQueue[News], watched: Connection) -> None:
+    """Prepare a new worker process."""
+    global _news
+    _news = news
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the first one decides
+    threading.Thread(target=_end_with, args=(watched,), daemon=True).start()
+
+
+def _end_with(watched: Connection) -> None:
+    """End this process when the other end of the pipe is closed: nothing is ever sent."""
+    watched.poll(None)
+    os._exit(0)
+
+
+def _do(work: Work, number: int, task: Any) -> Done | Failed:
+    try:
+        return Done(number, work(task, lambda told: _news.put(News(number, told))))
+    except Exception:
+        return Failed(number, traceback.format_exc())
 
 
 @contextmanager

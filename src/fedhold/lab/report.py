@@ -40,8 +40,8 @@ from fedhold.report import (
 from fedhold.storage import write_whole
 
 if TYPE_CHECKING:
-    from fedhold.lab.experiment import Experiment, Result
-    from fedhold.lab.paper.claims import Verdict
+    from fedhold.lab.experiment import Experiment
+    from fedhold.lab.results import Result, Verdict
 
 DETECTION = (
     "Each row of a picture is a client and each column a round; the liars are on top. The colour is the client's weight in the "

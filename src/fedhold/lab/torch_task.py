@@ -1,5 +1,7 @@
 """Any torch module as a task. Torch is imported when a TorchTask is made, not before."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -8,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import require
+from fedhold.kernels import Floats
 from fedhold.lab.datasets import Samples
-from fedhold.lab.tasks import Floats, Shards
+from fedhold.lab.tasks import Shards
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["TorchTask"]
 
 # Samples differentiated together: bounds the memory for activations, and per-client weights inside vmap.
 CHUNK = 8_192
@@ -23,19 +24,26 @@ Criterion = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 
 
 class TorchTask:
-    """All clients' gradients of a torch module at once, by vmap over the clients of grad of the mean loss.
+    """A task made of a torch module; the gradients of all clients are computed at once by torch.func.vmap.
 
-    module      differentiable, takes (n, p) rows; its parameters at this moment are w_0. Never modified
+    module      differentiable, takes (n, p) rows; its parameters at this moment are w_0. It is never modified
     criterion   (outputs, targets) -> (n,), one loss per sample, as cross_entropy with reduction="none"
-    samples     what `evaluate` measures loss, and accuracy where the targets are classes, on
+    samples     the samples on which `evaluate` measures the loss, and the accuracy if the targets are classes
 
     Clients of unequal n_i are padded, in groups of similar size, with samples of weight 0. `vectorized` turns False,
     with a warning, when vmap refuses the module (batch normalisation, data-dependent branches); the clients are then
     differentiated one by one, which gives the same gradients. Buffers such as running means keep their first value.
-    Needs torch (from a checkout: `pip install '.[torch]'`), and a module that draws no chance: `module.eval()` stops dropout.
+    Needs torch (from a checkout: `pip install '.[torch]'`), and a module that is not random: `module.eval()` stops dropout.
+
+    >>> import torch
+    >>> loss = lambda outputs, targets: (outputs[:, 0] - targets) ** 2 / 2
+    >>> samples = Samples(np.eye(2), np.array([3.0, 4.0]))
+    >>> task = TorchTask(torch.nn.Linear(2, 1, bias=False).double(), loss, samples)
+    >>> task.gradients(np.zeros(2), Shards(samples.inputs, samples.targets, np.array([0, 2])))
+    array([[-1.5, -2. ]])
     """
 
-    def __init__(self, module: "torch.nn.Module", criterion: Criterion, samples: Samples) -> None:
+    def __init__(self, module: torch.nn.Module, criterion: Criterion, samples: Samples) -> None:
         try:
             import torch
         except ImportError as reason:
@@ -57,14 +65,14 @@ class TorchTask:
             if isinstance(part, torch.nn.modules.dropout._DropoutNd) and part.training
         ]
         if drops:
-            raise ValueError(f"{', '.join(drops)} would draw chance outside rng. Call module.eval() first.")
+            raise ValueError(f"{', '.join(drops)} would draw random numbers outside rng. Call module.eval() first.")
 
     @property
     def d(self) -> int:
         return sum(value.numel() for value in self._trained.values())
 
     def initial(self, rng: np.random.Generator) -> Floats:  # noqa: ARG002
-        """The parameters the module came with: how to draw them is the module's own affair."""
+        """The parameters that the module had when the task was made; `rng` is not used."""
         flat = self._torch.cat([value.reshape(-1) for value in self._trained.values()])
         return np.asarray(flat.cpu().numpy())
 
@@ -78,7 +86,7 @@ class TorchTask:
                 return self._by_vmap(parameters, shards, out)
             except RuntimeError as reason:
                 together = reason
-            result = self._by_loop(parameters, shards, out)  # raises by itself if the fault is not vmap's
+            result = self._by_loop(parameters, shards, out)  # raises the same error where vmap is not the reason
             self.vectorized = False
             warnings.warn(f"vmap refuses this module, clients are computed one by one: {together}", stacklevel=2)
             return result
@@ -108,14 +116,14 @@ class TorchTask:
         return out
 
     def _weighted_loss(
-        self, parameters: dict[str, Any], inputs: "torch.Tensor", targets: "torch.Tensor", weights: "torch.Tensor"
-    ) -> "torch.Tensor":
+        self, parameters: dict[str, Any], inputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
         return (self._losses(parameters, inputs, targets)[1] * weights).sum()
 
     def _losses(
-        self, parameters: dict[str, Any], inputs: "torch.Tensor", targets: "torch.Tensor"
-    ) -> "tuple[torch.Tensor, torch.Tensor]":
-        # Clones, since batch normalisation writes into its buffers and nothing may pass from client to client.
+        self, parameters: dict[str, Any], inputs: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # Copies, since batch normalisation writes into its buffers, and no client may influence another.
         fixed = {name: value.clone() for name, value in self._fixed.items()}
         outputs = self._torch.func.functional_call(self.module, (parameters, fixed), (inputs,))
         losses = self.criterion(outputs, targets)
@@ -138,11 +146,11 @@ class TorchTask:
         measured = {"loss": total / len(samples)}
         return {"accuracy": right / len(samples), **measured} if samples.targets.dtype.kind in "iu" else measured
 
-    def _tensor(self, array: NDArray[Any]) -> "torch.Tensor":
+    def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
         """On the module's device; floats in the module's precision. Shares memory where it can."""
         like = next(iter(self._trained.values()))
         kind = like.dtype if array.dtype.kind == "f" else None
-        # Torch warns of an array it could write to by mistake; such a one is copied.
+        # Torch warns about read-only arrays; they are copied.
         return self._torch.as_tensor(np.require(array, requirements=["C", "W"])).to(device=like.device, dtype=kind)
 
     def _unflatten(self, w: Floats) -> dict[str, Any]:
@@ -159,10 +167,10 @@ class TorchTask:
 
 
 def _chunks(shards: Shards) -> Iterator[tuple[Any, NDArray[np.intp], Floats]]:
-    """Groups of clients of similar n_i: who they are, (k, n) rows of their samples, (k, n) weights.
+    """Groups of clients of similar n_i: the clients' numbers, (k, n) rows of their samples, (k, n) weights.
 
-    A client with fewer samples than the largest of its group repeats its first one with weight 0: a real sample, so
-    that padding can make no overflow of its own.
+    A client with fewer samples than the largest of its group repeats its first one with weight 0: a real sample, so that
+    padding cannot overflow where the samples do not.
     """
     order = np.argsort(shards.counts, kind="stable")
     first = 0

@@ -1,4 +1,4 @@
-"""Claims: a sentence, where it stands, how it was read, and a verdict over the seeds.
+"""Claims: sentences that can be true or false, the measure they are tested by, and the verdict over the seeds.
 
 The evidence for a claim is a list of comparisons, each with one number per seed that is positive where the sentence is
 right. Numbers of one seed are differences between runs that share data, liars and start, so they are paired. One rule
@@ -11,6 +11,16 @@ decides all claims:
     holds      every comparison is for the claim: each must pass by itself, so that their number needs no correction
     fails      some comparison is against it; of k comparisons that are really ties, k/40 would be by chance
     undecided  otherwise
+
+Most comparisons are of progress, which says where a run ended between its start and a run without liars:
+
+    progress = (value - start) / (reference - start)
+
+    value      of a run at its end: the mean over the last tenth of its rounds of rmse, or of accuracy
+    reference  the same of the mean without liars, on the data of the same seed
+    start      the value after the first round of that run
+
+0 is no better than at the start, 1 as good as if no client lied; below 0 the liars make the model worse than at the start.
 """
 
 from __future__ import annotations
@@ -20,12 +30,17 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedhold.lab import Experiment, Result
+import numpy as np
 
-__all__ = ["Claim", "Comparison", "Evidence", "Results", "Verdict", "interval", "judge", "outcome"]
+from fedhold.kernels import Vector
+from fedhold.lab import Experiment, Result, Verdict
+from fedhold.lab.paper.figures import BASELINES, FIGURES, PAPER_T, Plan, attack_free
 
-Results = Callable[[Experiment], Result]  # Store.get, say: a missing result is an error
+Results = Callable[[Experiment], Result]
+"""The result of an experiment; Store.get for example, which raises an error where it is missing."""
 Evidence = Sequence["Comparison"]
+
+SUBFIGURES = {subfigure.name: subfigure for figure in FIGURES.values() for subfigure in figure}
 
 # Student's t: 97.5 % quantiles for 1, 2, 3, ... degrees of freedom; beyond the last, the last is a little wide.
 T_QUANTILES = (
@@ -69,24 +84,15 @@ class Claim:
     says     the sentence
     where    its source
     reading  what we take it to mean in numbers
-    needs    the figures whose results it rests on
+    needs    the figures whose results it is tested on
+    test     from the measurements to the evidence
     """
 
     says: str
     where: str
     reading: str
     needs: tuple[str, ...]
-    test: Callable[[Results], Evidence]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What came of a claim: holds, fails or undecided, and the numbers."""
-
-    says: str
-    where: str
-    outcome: str
-    numbers: str
+    test: Callable[[Measurements], Evidence]
 
 
 def interval(values: Sequence[float], *, exact: bool = False) -> tuple[float, float]:
@@ -102,7 +108,7 @@ def interval(values: Sequence[float], *, exact: bool = False) -> tuple[float, fl
         return min(values), max(values)
     if len(values) == 1:
         return -math.inf, math.inf
-    if not all(map(math.isfinite, values)):  # a run left the numbers: only seeds that all agree decide anything
+    if not all(map(math.isfinite, values)):  # a run diverged: then the seeds decide only if they all agree
         return (0.0, 0.0) if min(values) < 0 < max(values) else (min(values), max(values))
     middle = statistics.fmean(values)
     quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
@@ -120,9 +126,9 @@ def outcome(evidence: Evidence) -> str:
     return "undecided" if "open" in sides else "holds"
 
 
-def judge(claim: Claim, results: Results) -> Verdict:
-    """Test a claim on the results."""
-    evidence = claim.test(results)
+def judge(claim: Claim, measurements: Measurements) -> Verdict:
+    """Test a claim on the results of a plan."""
+    evidence = claim.test(measurements)
     return Verdict(claim.says, claim.where, outcome(evidence), f"{claim.reading}. {_numbers(evidence)}")
 
 
@@ -138,3 +144,67 @@ def _numbers(evidence: Evidence) -> str:
     head = f"{len(evidence)} comparisons: {counts}. " if len(evidence) > 1 else ""
     rest = "" if len(shown) == len(evidence) else " ..."
     return head + "; ".join(map(str, shown)) + rest
+
+
+class Measurements:
+    """Numbers and comparisons from the results of a plan, one value per seed.
+
+    results  from an experiment to its result
+    plan     the seeds and rounds that were run
+
+    In its methods, `name` is that of a subfigure, such as fig1a, and `label` that of a method, such as krum.
+    """
+
+    def __init__(self, results: Results, plan: Plan) -> None:
+        self.results, self.plan = results, plan
+
+    def ends(self, name: str, label: str) -> Vector:
+        """The metric at the end of a subfigure's curve."""
+        subfigure = SUBFIGURES[name]
+        return np.array([self._end(run, subfigure.metric) for run in subfigure.curve(label, self.plan)])
+
+    def progress(self, name: str, label: str) -> Vector:
+        """Progress at the end of a subfigure's curve, as the head of this module defines it."""
+        subfigure = SUBFIGURES[name]
+        free = attack_free(subfigure, self.plan)
+        reference = np.array([self._end(run, subfigure.metric) for run in free])
+        start = np.array([self.results(run).series[subfigure.metric][0] for run in free], dtype=np.float64)
+        progress: Vector = (self.ends(name, label) - start) / (reference - start)
+        return progress
+
+    def lead(self, name: str, label: str, other: str) -> Vector:
+        """How much more progress `label` makes than `other`."""
+        first, second = self.progress(name, label), self.progress(name, other)
+        both_lost = np.isinf(first) & (first == second)
+        return np.where(both_lost, 0.0, np.subtract(first, second, out=np.zeros_like(first), where=~both_lost))
+
+    def advantage(self, name: str) -> Vector:
+        """How much more progress Huber with the paper's T makes than the best of the paper's baselines."""
+        leads: Vector = np.min([self.lead(name, PAPER_T, label) for label in BASELINES], axis=0)
+        return leads
+
+    def _end(self, run: Experiment, metric: str) -> float:
+        series = self.results(run).series[metric]
+        lost = np.inf if metric == "rmse" else 0.0  # a run that diverged
+        last = [lost if value is None else value for value in series[-max(1, len(series) // 10) :]]
+        return float(np.mean(last))
+
+    def above(self, name: str, label: str, bar: float) -> Comparison:
+        """progress > bar."""
+        return self._compared(name, [label], self.progress(name, label) - bar)
+
+    def below(self, name: str, label: str, bar: float) -> Comparison:
+        """progress < bar."""
+        return self._compared(name, [label], bar - self.progress(name, label))
+
+    def better(self, name: str, label: str, other: str, by: float = 0.0) -> Comparison:
+        """`label` makes more progress than `other`, by more than `by`."""
+        return self._compared(name, [label, other], self.lead(name, label, other) - by)
+
+    def close(self, name: str, label: str, other: str, by: float) -> Comparison:
+        """`label` does not make more progress than `other` by `by` or more."""
+        return self._compared(name, [label, other], by - self.lead(name, label, other), f"not {by} ahead: ")
+
+    def _compared(self, name: str, labels: Sequence[str], values: Vector, word: str = "") -> Comparison:
+        ends = ", ".join(f"{label} {self.ends(name, label).mean():.3f}" for label in labels)
+        return Comparison(f"{word}{name} {SUBFIGURES[name].attack} ({ends})", tuple(values.tolist()))

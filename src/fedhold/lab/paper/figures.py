@@ -1,7 +1,7 @@
 """The paper's figures 1 to 5, as experiments.
 
-Zhao, Yu, Wan: A Huber Loss Minimization Approach to Byzantine Robust Federated Learning, section 7. Its baselines are
-told the number of liars; Huber is not. Beside the paper's T, every figure has Huber with the automatic threshold.
+Zhao, Yu, Wan: A Huber Loss Minimization Approach to Byzantine Robust Federated Learning, section 7. Its baselines know
+the number of liars; Huber does not. Beside the paper's T, every figure has Huber with the automatic threshold.
 """
 
 from __future__ import annotations
@@ -9,27 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedhold.errors import integer, require
-from fedhold.lab import Experiment
-
-__all__ = [
-    "AUTOMATIC_T",
-    "BASELINES",
-    "CLIENTS",
-    "FIGURES",
-    "METHODS",
-    "PAPER_T",
-    "Plan",
-    "Subfigure",
-    "attack_free",
-    "baseline_rules",
-    "experiments",
-]
+from fedhold.lab import Experiment, liars
 
 CLIENTS = 500
 SYNTHESIZED_ROUNDS, SYNTHESIZED_STEP = 200, 0.02  # section 7.1
 
 # The paper states neither for MNIST. One step for all methods: the largest tried at which the test loss of the mean without
-# liars never rises, and rounds enough for it to pass an accuracy of 0.90. Three starts (seeds 0, 1, 2), 130 to 150 rounds:
+# liars never rises, and enough rounds for it to pass an accuracy of 0.90. Three starts (seeds 0, 1, 2), 130 to 150 rounds:
 #     step    rounds in which the loss rose    largest rise    0.90 passed in round
 #     0.5     31  30  35                       0.33            68   68   64
 #     0.4     27  55  29                       0.22            84   76   69
@@ -38,7 +24,7 @@ SYNTHESIZED_ROUNDS, SYNTHESIZED_STEP = 200, 0.02  # section 7.1
 #     0.25     0   0   0                       none            126  114  113
 #     0.2      0   0   0                       none            later than 140
 MNIST_ROUNDS, MNIST_STEP = 130, 0.25
-QUICK_MNIST_ROUNDS = 4  # to see that it works; nothing has been learnt by then
+QUICK_MNIST_ROUNDS = 4  # enough to see that everything works; nothing has been learnt by then
 
 PAPER_T, AUTOMATIC_T = "huber, paper's T", "huber, automatic T"
 BASELINES = ("krum", "median_of_means", "median", "trimmed_mean")
@@ -56,7 +42,10 @@ class Plan:
 
     @classmethod
     def of(cls, seeds: int | None = None, mnist_seeds: int | None = None, *, quick: bool = False) -> Plan:
-        """So many seeds; quick: one of each unless given, and few rounds on MNIST."""
+        """A plan with this number of seeds for synthesized data and for MNIST (5 and 3 by default).
+
+        quick  one seed of each by default, and few rounds on MNIST
+        """
         whole = cls(seeds=(0,), mnist_seeds=(0,), mnist_rounds=QUICK_MNIST_ROUNDS) if quick else cls()
         if seeds is not None:
             whole = replace(whole, seeds=tuple(range(integer(seeds, "seeds", at_least=1))))
@@ -66,7 +55,7 @@ class Plan:
 
 
 def baseline_rules(q: int, m: int) -> dict[str, str]:
-    """Label -> spec of the methods the paper compares with, told that q of m clients lie; and the mean."""
+    """Label -> spec of the methods the paper compares with, which know that q of m clients lie; and the mean."""
     require(m >= 2 * q + 3, "krum", needs="m >= 2q + 3", remedy="Lower epsilon, or leave Krum out.", m=m, q=q)
     return {
         "mean": "mean",
@@ -79,10 +68,12 @@ def baseline_rules(q: int, m: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Subfigure:
-    """One chart of the paper, and all that its curves share.
+    """One chart of the paper, with everything that its curves have in common.
 
+    name       fig1a, ...
+    data, attack, epsilon, partition    as for Experiment
     threshold  the paper's T, as in a spec
-    variance   of the clients' own truths, where they have some
+    variance   of the clients' own true models; None where all clients have the same
     watched    the automatic Huber run with the first seed keeps every client's weight and a certificate for q liars
     """
 
@@ -107,8 +98,8 @@ class Subfigure:
 
     @property
     def liars(self) -> int:
-        """q."""
-        return int(self.epsilon * CLIENTS + 1e-9)
+        """The paper's q."""
+        return liars(self.epsilon, CLIENTS)
 
     def rule(self, label: str) -> str:
         ours = {PAPER_T: f"huber(threshold={self.threshold})", AUTOMATIC_T: "huber"}
@@ -118,7 +109,7 @@ class Subfigure:
         """One experiment per seed."""
         runs = _runs(self, self.rule(label), self.attack, self.epsilon, self.partition, plan)
         if self.attack == "huber_attack" and label not in (PAPER_T, AUTOMATIC_T):
-            # The liars reckon with the T of the paper's Huber server, whomever they meet: the same lies for all.
+            # The liars assume the T of the paper's Huber server, whatever rule they meet, so that all rules meet the same lies.
             runs = [_with(run, attack_threshold=self.threshold) for run in runs]
         if self.watched and label == AUTOMATIC_T:
             runs[0] = _with(runs[0], keep_weights=1, certify=self.liars)
@@ -126,7 +117,7 @@ class Subfigure:
 
 
 def attack_free(subfigure: Subfigure, plan: Plan) -> list[Experiment]:
-    """The mean without liars on the same data: what an attack costs is measured from here."""
+    """The mean without liars on the same data: the reference that the cost of an attack is measured against."""
     return _runs(subfigure, "mean", None, 0.0, "balanced", plan)
 
 
@@ -187,7 +178,7 @@ FIGURES: dict[str, tuple[Subfigure, ...]] = {
 
 
 def experiments(figure: str, plan: Plan) -> list[Experiment]:
-    """All runs of a figure, and those without liars that its claims are measured from; runs of one seed together."""
+    """All runs of a figure, and the runs without liars that its claims are measured against; runs of one seed together."""
     runs = [
         run
         for subfigure in FIGURES[figure]

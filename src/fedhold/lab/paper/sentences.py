@@ -1,7 +1,8 @@
-"""The sentences of the paper's sections 7.1 to 7.4 that can be true or false, as claims.
+"""The paper's sentences as claims: those of sections 7.1 to 7.4 that can be true or false, and two of our own.
 
-"Our method" is Huber with the paper's T; the mean is in none of these sentences. Words become numbers in terms of
-`fedhold.lab.paper.progress`, all in the same way, chosen before the runs but knowing where a prototype with one seed had ended:
+"Our method" is Huber with the paper's T; the mean is in none of these sentences. Words become numbers of progress (see
+`fedhold.lab.paper.claims`), all in the same way; the numbers were chosen before the runs, but with the results of a prototype
+with one seed at hand:
 
     works well, is desirable    progress > 0.9
     relatively well, robust     progress > 0.8
@@ -15,84 +16,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import product
 
 import numpy as np
 
-from fedhold.lab.paper.claims import Claim, Comparison, Evidence
-from fedhold.lab.paper.figures import AUTOMATIC_T, BASELINES, CLIENTS, FIGURES, PAPER_T, Plan
-from fedhold.lab.paper.progress import Measured
-
-__all__ = ["SENTENCES", "Sentence", "claims"]
+from fedhold.lab.paper.claims import Claim, Comparison, Evidence, Measurements
+from fedhold.lab.paper.figures import AUTOMATIC_T, BASELINES, CLIENTS, FIGURES, PAPER_T
 
 WELL, RELATIVELY_WELL, FAILED, SLIGHT = 0.9, 0.8, 0.5, 0.05
 FIG1, FIG2, FIG3, FIG4, FIG5 = ([subfigure.name for subfigure in figure] for figure in FIGURES.values())
 COLUMNWISE = ("median", "trimmed_mean")
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """A claim before it knows which seeds were run; `needs` names figures."""
-
-    says: str
-    where: str
-    reading: str
-    needs: tuple[str, ...]
-    test: Callable[[Measured], Evidence]
-
-
-def claims(plan: Plan) -> list[Claim]:
-    """Every claim, in the order of the text, for the runs of a plan."""
-
-    def tested(sentence: Sentence) -> Claim:
-        return Claim(
-            sentence.says,
-            sentence.where,
-            sentence.reading,
-            sentence.needs,
-            lambda results: sentence.test(Measured(results, plan)),
-        )
-
-    return [tested(sentence) for sentence in SENTENCES]
-
-
-def _outperforms(of: Measured, names: Iterable[str]) -> Evidence:
+def _outperforms(of: Measurements, names: Iterable[str]) -> Evidence:
     return [of.better(name, PAPER_T, other) for name, other in product(names, BASELINES)]
 
 
-def _on_average(of: Measured, names: list[str], other: str) -> Evidence:
+def _on_average(of: Measurements, names: list[str], other: str) -> Evidence:
     leads = np.mean([of.lead(name, PAPER_T, other) for name in names], axis=0)
     return [Comparison(f"our lead over {other}, mean over {', '.join(names)}", tuple(leads.tolist()))]
 
 
-def _gmm_catches_up(of: Measured) -> Evidence:
+def _gmm_catches_up(of: Measurements) -> Evidence:
     small, large = (np.mean([of.lead(n, PAPER_T, "median_of_means") for n in names], axis=0) for names in (FIG2, FIG3))
     what = f"half of our lead at 0.2 ({small.mean():.3f}) minus that at 0.4 ({large.mean():.3f})"
     return [Comparison(what, tuple((small / 2 - large).tolist()))]
 
 
-def _more_obvious(of: Measured, unbalanced: str, balanced: str) -> Comparison:
+def _more_obvious(of: Measurements, unbalanced: str, balanced: str) -> Comparison:
     there, here = of.advantage(unbalanced), of.advantage(balanced)
     what = f"advantage unbalanced ({there.mean():.3f}) minus balanced ({here.mean():.3f})"
     return Comparison(what, tuple((there - here).tolist()))
 
 
-def _especially_mnist(of: Measured) -> Evidence:
+def _especially_mnist(of: Measurements) -> Evidence:
     mnist, synthesized = _more_obvious(of, "fig4b", "fig2d").values, _more_obvious(of, "fig4a", "fig1d").values
     pairs = zip(mnist, synthesized, strict=False)  # the seeds that both have
     return [Comparison("gain of advantage on MNIST minus that on synthesized data", tuple(a - b for a, b in pairs))]
 
 
-def _cost_of_imbalance(of: Measured, label: str) -> tuple[str, tuple[float, ...]]:
+def _cost_of_imbalance(of: Measurements, label: str) -> tuple[str, tuple[float, ...]]:
     """Progress on balanced minus progress on unbalanced MNIST."""
     ends = (of.ends(name, label).mean() for name in ("fig2d", "fig4b"))
     what = f"{label} balanced {next(ends):.3f}, unbalanced {next(ends):.3f}"
     return what, tuple((of.progress("fig2d", label) - of.progress("fig4b", label)).tolist())
 
 
-def _nearly_the_same(of: Measured) -> Evidence:
+def _nearly_the_same(of: Measurements) -> Evidence:
     what, cost = _cost_of_imbalance(of, PAPER_T)
     return [
         Comparison(f"not {SLIGHT} worse: {what}", tuple(SLIGHT - value for value in cost)),
@@ -100,70 +71,70 @@ def _nearly_the_same(of: Measured) -> Evidence:
     ]
 
 
-def _beta(_: Measured) -> Evidence:
+def _beta(_: Measurements) -> Evidence:
     m = CLIENTS
     what = f"mean of Beta(1, m) is 1/{m + 1}, but {m} shares that sum to 1 have mean 1/{m}, as Beta(1, m - 1) has"
     return [Comparison(what, (-abs(1 / (m + 1) - 1 / m),), exact=True)]
 
 
-SENTENCES = (
-    Sentence(
+CLAIMS = (
+    Claim(
         "Our new method works well for all four types of attacks, even with HLMA.",
         "7.1, figure 1",
         f"Progress > {WELL} under each",
         ("fig1",),
         lambda of: [of.above(name, PAPER_T, WELL) for name in FIG1],
     ),
-    Sentence(
+    Claim(
         "The Krum aggregator fails under KA.",
         "7.1, figure 1 (b)",
         f"Progress < {FAILED}",
         ("fig1",),
         lambda of: [of.below("fig1b", "krum", FAILED)],
     ),
-    Sentence(
+    Claim(
         "Under TMA, GMM and CWTM perform significantly worse than our method.",
         "7.1, figure 1 (c)",
         f"More than {SLIGHT} less progress",
         ("fig1",),
         lambda of: [of.better("fig1c", PAPER_T, other, SLIGHT) for other in ("median_of_means", "trimmed_mean")],
     ),
-    Sentence(
+    Claim(
         "CWM appears to be robust ...",
         "7.1, figure 1",
         f"Progress > {RELATIVELY_WELL} under each attack",
         ("fig1",),
         lambda of: [of.above(name, "median", RELATIVELY_WELL) for name in FIG1],
     ),
-    Sentence(
+    Claim(
         "... but the performance [of CWM] is not as good as our approach in general.",
         "7.1, figure 1",
         "Less progress on average over the attacks",
         ("fig1",),
         lambda of: _on_average(of, FIG1, "median"),
     ),
-    Sentence(
+    Claim(
         "Similar to synthesized data [... our method outperforms other methods].",
         "7.2, of figure 1",
         "More progress than each of the four under each attack",
         ("fig1",),
         lambda of: _outperforms(of, FIG1),
     ),
-    Sentence(
+    Claim(
         "Experiments on MNIST show that our new method outperforms other methods.",
         "7.2, figure 2",
         "More progress than each of the four under each attack",
         ("fig2",),
         lambda of: _outperforms(of, FIG2),
     ),
-    Sentence(
+    Claim(
         "Krum is still highly susceptible to KA.",
         "7.2, figure 2 (b)",
         f"Progress < {FAILED}",
         ("fig2",),
         lambda of: [of.below("fig2b", "krum", FAILED)],
     ),
-    Sentence(
+    Claim(
         "CWM and CWTM appear to be only slightly worse than our method.",
         "7.2, figure 2",
         f"Less progress under each attack, but we are not {SLIGHT} ahead",
@@ -173,112 +144,112 @@ SENTENCES = (
             *(of.close(name, PAPER_T, other, SLIGHT) for name, other in product(FIG2, COLUMNWISE)),
         ],
     ),
-    Sentence(
+    Claim(
         "[With epsilon 0.4] our method still exhibits desirable performance, even under HLMA.",
         "7.2, figure 3",
         f"Progress > {WELL} under each attack",
         ("fig3",),
         lambda of: [of.above(name, PAPER_T, WELL) for name in FIG3],
     ),
-    Sentence(
+    Claim(
         "Krum works relatively well under sign-flip, TMA and HLMA ...",
         "7.2, figure 3 (a, c, d)",
         f"Progress > {RELATIVELY_WELL} under each",
         ("fig3",),
         lambda of: [of.above(name, "krum", RELATIVELY_WELL) for name in ("fig3a", "fig3c", "fig3d")],
     ),
-    Sentence(
+    Claim(
         "... but [Krum] fails under KA.",
         "7.2, figure 3 (b)",
         f"Progress < {FAILED}",
         ("fig3",),
         lambda of: [of.below("fig3b", "krum", FAILED)],
     ),
-    Sentence(
+    Claim(
         "The performance of GMM is relatively well for epsilon = 0.4.",
         "7.2, figure 3",
         f"Progress > {RELATIVELY_WELL} under each attack",
         ("fig3",),
         lambda of: [of.above(name, "median_of_means", RELATIVELY_WELL) for name in FIG3],
     ),
-    Sentence(
+    Claim(
         "[GMM's] disadvantage, serious for small epsilon, becomes much less obvious close to 1/2.",
         "7.2, figures 2 and 3",
         "Its lag behind us, mean over the attacks, is at epsilon 0.4 less than half of that at 0.2",
         ("fig2", "fig3"),
         _gmm_catches_up,
     ),
-    Sentence(
+    Claim(
         "Under TMA and HLMA, the coordinate-wise methods, CWM and CWTM, become significantly worse ...",
         "7.2, figure 3 (c, d)",
         f"More than {SLIGHT} less progress than ours",
         ("fig3",),
         lambda of: [of.better(n, PAPER_T, other, SLIGHT) for n, other in product(("fig3c", "fig3d"), COLUMNWISE)],
     ),
-    Sentence(
+    Claim(
         "... especially the latter [CWTM].",
         "7.2, figure 3 (c, d)",
         "Less progress than CWM",
         ("fig3",),
         lambda of: [of.better(name, "median", "trimmed_mean") for name in ("fig3c", "fig3d")],
     ),
-    Sentence(
+    Claim(
         "The ratio of samples in each client follows Beta distribution B(1, m).",
         "7.3",
         "As printed, for the m of the experiment",
         ("fig4",),
         _beta,
     ),
-    Sentence(
+    Claim(
         "With unbalanced data and our adaptive T_i, the advantage of our method becomes more obvious ...",
         "7.3, figures 4 (a) with 1 (d), 4 (b) with 2 (d)",
         "A larger advantage than on balanced data",
         ("fig1", "fig2", "fig4"),
         lambda of: [_more_obvious(of, "fig4a", "fig1d"), _more_obvious(of, "fig4b", "fig2d")],
     ),
-    Sentence(
+    Claim(
         "... especially for MNIST data.",
         "7.3, figure 4",
         "The advantage grows by more on MNIST than on synthesized data",
         ("fig1", "fig2", "fig4"),
         _especially_mnist,
     ),
-    Sentence(
+    Claim(
         "Our method achieves nearly the same performance as the balanced case ...",
         "7.3, figure 4 (b) with 2 (d)",
         f"Less than {SLIGHT} apart",
         ("fig2", "fig4"),
         _nearly_the_same,
     ),
-    Sentence(
+    Claim(
         "... while other methods are somewhat negatively affected by the unbalanced data allocation.",
         "7.3, figure 4 (b) with 2 (d)",
         "Less progress than on balanced data, each of the four",
         ("fig2", "fig4"),
         lambda of: [Comparison(*_cost_of_imbalance(of, label)) for label in BASELINES],
     ),
-    Sentence(
+    Claim(
         "With heterogeneous clients, our method still exhibits advantage [N(0, 0.2): variance].",
         "7.4, figure 5",
         "More progress than each of the four under each attack",
         ("fig5",),
         lambda of: _outperforms(of, FIG5[:2]),
     ),
-    Sentence(
+    Claim(
         "With heterogeneous clients, our method still exhibits advantage [N(0, 0.2): standard deviation].",
         "7.4, figure 5",
         "More progress than each of the four under each attack",
         ("fig5",),
         lambda of: _outperforms(of, FIG5[2:]),
     ),
-    Sentence(
+    Claim(
         "HLMA as printed is mild: even the plain mean works well under it.",
         "not in the paper; figures 1 to 3 (d)",
         f"Progress > {WELL}",
         ("fig1", "fig2", "fig3"),
         lambda of: [of.above(name, "mean", WELL) for name in ("fig1d", "fig2d", "fig3d")],
     ),
-    Sentence(
+    Claim(
         "Huber with the automatic threshold is nowhere significantly worse than with the paper's T.",
         "not in the paper; all figures",
         f"Not {SLIGHT} less progress in any subfigure",

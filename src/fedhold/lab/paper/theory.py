@@ -20,15 +20,12 @@ from numpy.typing import NDArray
 
 from fedhold import bounds
 from fedhold.aggregation import aggregate
-from fedhold.lab import Knowledge, sign_flip, trimmed_mean_attack
-
-__all__ = ["CASES", "Case", "Looseness", "loosest", "measure"]
+from fedhold.kernels import Matrix, Vector
+from fedhold.lab import Knowledge, liars, sign_flip, trimmed_mean_attack
 
 D, SIGMA_MU, DELTA = 5, 0.1, 0.05
 DRAWS, QUICK_DRAWS = 10, 2
 FAR = 1e6
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -94,9 +91,9 @@ def _loose(case: Case, draws: int) -> Looseness:
     rng = np.random.default_rng([case.theorem, case.n, case.m, round(1000 * case.epsilon)])
     errors, automatic = [], []
     # Liars of all sizes: the theorems' epsilon counts their samples as well, and is then close to their share of clients.
-    liars = np.linspace(0, case.m - 1, int(case.epsilon * case.m + 1e-9)).round().astype(np.intp)
-    byzantine = np.isin(np.arange(case.m), liars)
-    epsilon = bounds.byzantine_fraction(samples=samples, byzantine=liars.tolist())
+    lying = np.linspace(0, case.m - 1, liars(case.epsilon, case.m)).round().astype(np.intp)
+    byzantine = np.isin(np.arange(case.m), lying)
+    epsilon = bounds.byzantine_fraction(samples=samples, byzantine=lying.tolist())
     thresholds, bound = _promise(case.theorem, setting, epsilon, samples)
     for _ in range(draws):
         own = setting.sigma_mu * rng.standard_normal((case.m, D))
@@ -107,7 +104,7 @@ def _loose(case: Case, draws: int) -> Looseness:
     return Looseness(case, float(np.median(thresholds)), bound, max(errors), max(automatic))
 
 
-def _promise(theorem: int, setting: bounds.Setting, epsilon: float, samples: Floats) -> tuple[Floats, float]:
+def _promise(theorem: int, setting: bounds.Setting, epsilon: float, samples: Vector) -> tuple[Vector, float]:
     """The least thresholds of a theorem, and its Delta with them."""
     if theorem == 1:
         T = bounds.threshold_theorem_1(setting)
@@ -123,8 +120,8 @@ def _promise(theorem: int, setting: bounds.Setting, epsilon: float, samples: Flo
 
 
 def _attacked(
-    honest: Floats, samples: Floats, byzantine: NDArray[np.bool_], rng: np.random.Generator
-) -> Iterator[Floats]:
+    honest: Matrix, samples: Vector, byzantine: NDArray[np.bool_], rng: np.random.Generator
+) -> Iterator[Matrix]:
     """What the server receives under each attack: far away behind the honest mean, and two of the paper's."""
     mean = np.where(byzantine, 0.0, samples) @ honest
     knowledge = Knowledge(honest, byzantine, rng)
@@ -134,6 +131,6 @@ def _attacked(
         yield sent
 
 
-def _error(sent: Floats, samples: Floats, threshold: Floats | str) -> float:
+def _error(sent: Matrix, samples: Vector, threshold: Vector | str) -> float:
     result = aggregate(sent, "huber", samples=samples, sample_cap=None, threshold=threshold)
     return float(np.linalg.norm(result.value))

@@ -9,13 +9,24 @@ import torch
 
 import oracles
 from fedhold import thresholds
-from fedhold.lab.attacks import ATTACKS, Knowledge
-from fedhold.lab.datasets import Samples
-from fedhold.lab.federation import BATCH, PARTICIPATION, chance, federate, project
-from fedhold.lab.partition import balanced, random_cuts
-from fedhold.lab.rsa import rsa, rsa_parameters
-from fedhold.lab.tasks import LinearRegression, Mlp, shard
-from fedhold.lab.torch_task import TorchTask
+from fedhold.lab import (
+    ATTACKS,
+    Knowledge,
+    LinearRegression,
+    Mlp,
+    Purpose,
+    Samples,
+    TorchTask,
+    balanced,
+    chance,
+    federate,
+    needs_thresholds,
+    random_cuts,
+    rsa,
+    shard,
+)
+from fedhold.lab.consensus import rsa_parameters
+from fedhold.lab.federation import project
 
 M, N, D, STEP = 9, 60, 4, 0.1
 LIARS = np.isin(np.arange(M), [1, 5])
@@ -158,7 +169,7 @@ def test_batches_are_drawn_from_the_rounds_generator(local_steps):
     learnt = federate(task, shards, rule="mean", rounds=3, step=STEP, batch=2, local_steps=local_steps, seed=7)
     w = np.zeros(D)
     for t in (1, 2, 3):
-        rng = chance(7, BATCH, t)
+        rng = chance(7, Purpose.BATCH, t)
         drawn = [shards.batch(2, rng) for _ in range(local_steps)]
         models = []
         for i in range(M):
@@ -191,7 +202,7 @@ def test_partial_participation_literally():
     )
     w, expected = np.zeros(D), []
     for t in range(1, 9):
-        asked = np.sort(chance(3, PARTICIPATION, t).permutation(M)[:4])
+        asked = np.sort(chance(3, Purpose.PARTICIPATION, t).permutation(M)[:4])
         expected.append((4, int(LIARS[asked].sum())))
         X = [(-1 if LIARS[i] else 1) * gradient(w, shards, i) for i in asked]
         w = w - STEP * oracles.trimmed_mean(np.array(X), 1)
@@ -319,6 +330,21 @@ def test_the_automatic_threshold_is_found_from_the_honest_gradients(rule):
 
     again = federate(task, shards, rule=rule, attack=literal, byzantine=LIARS, rounds=1, step=STEP)
     np.testing.assert_allclose(learnt.w, again.w, atol=1e-5)
+
+
+def test_an_attack_that_declares_it_gets_the_servers_thresholds():
+    task, shards = world()
+    seen = []
+
+    @needs_thresholds
+    def spy(knowledge: Knowledge):
+        seen.append(knowledge.thresholds)
+        return knowledge.honest[knowledge.byzantine]
+
+    common = {"byzantine": LIARS, "rounds": 1, "step": STEP}
+    federate(task, shards, rule="huber(threshold=0.5)", attack=spy, **common)
+    federate(task, shards, rule="median", attack=spy, attack_parameters={"threshold": 0.7}, **common)
+    assert [set(thresholds) for thresholds in seen] == [{0.5}, {0.7}]
 
 
 def test_attack_parameters_reach_the_attack():

@@ -1,13 +1,12 @@
-"""fedhold reproduce: run what is asked for, judge the claims, print them, write the report."""
+"""The command `fedhold reproduce`: run parts of the paper, judge its claims, print the verdicts, write the report."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -16,28 +15,26 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Printed
 
 from fedhold.errors import integer, unknown
-from fedhold.lab import Experiment, Panel, Result, Store, in_processes, run_all, write_report
-from fedhold.lab.paper import sentences as paper
+from fedhold.lab import Done, Experiment, Failed, Panel, Result, Store, Verdict, in_processes, run_all, write_report
 from fedhold.lab.paper import table1, theory
-from fedhold.lab.paper.claims import Results, Verdict, judge
+from fedhold.lab.paper.claims import Measurements, judge
 from fedhold.lab.paper.figures import FIGURES, METHODS, Plan, experiments
+from fedhold.lab.paper.sentences import CLAIMS
 from fedhold.report import Table
 
-__all__ = ["WHAT", "claims_table", "reproduce", "words"]
-
-WHAT = (*FIGURES, "table1", "theory")
+PARTS = (*FIGURES, "table1", "theory")
 COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
-SLOWEST = "spectral_filter"
+SLOWEST = "spectral_filter"  # the rule of Table 1 that takes longest to measure, and is therefore begun first
 
 
-def words(what: Sequence[str]) -> list[str]:
-    """What is asked for, in the order of the paper, each once; 'all' is all of it."""
+def parts_named(what: Sequence[str]) -> list[str]:
+    """The parts of the paper that are named, in the order of the paper, each once; 'all' names all of them."""
     for word in what:
-        if word not in (*WHAT, "all"):
-            raise ValueError(unknown("part of the paper", word, (*WHAT, "all")))
+        if word not in (*PARTS, "all"):
+            raise ValueError(unknown("part of the paper", word, (*PARTS, "all")))
     if not what:
-        raise ValueError(f"nothing to reproduce. Name some of {', '.join(WHAT)}, or all.")
-    return list(WHAT) if "all" in what else [word for word in WHAT if word in what]
+        raise ValueError(f"nothing to reproduce. Name some of {', '.join(PARTS)}, or all.")
+    return list(PARTS) if "all" in what else [word for word in PARTS if word in what]
 
 
 def reproduce(
@@ -50,25 +47,29 @@ def reproduce(
     out: Path = Path("reproduction"),
     console: Console | None = None,
 ) -> Path:
-    """Reproduce parts of the paper: fig1 to fig5, table1, theory, or all. Returns the path of the report.
+    """Reproduce parts of the paper, and return the path of the report.
 
-    seeds        how many for synthesized data (5) and, as `mnist_seeds`, for MNIST (3); with `quick`, 1 each
-    quick        few rounds on MNIST, too, and less effort for table1 and theory: to see that it works, not to conclude
-    out          results/ (one file per run, found again next time), report.html, numbers/, figures/
+    what         some of fig1 to fig5, table1, theory; or all
+    seeds        how many for synthesized data, 5 by default; with `quick` 1
+    mnist_seeds  how many for MNIST, 3 by default; with `quick` 1
+    jobs         how many processes to run at once
+    quick        few rounds on MNIST too, and less effort for table1 and theory: to see that it works, not to conclude
+    out          the directory for results/ (one file per run, found again next time), report.html, numbers/ and figures/
+    console      where to print; standard output by default
 
-    Interrupt it as you like: the same call goes on where it was.
+    It can be interrupted at any time: the same call goes on from there.
     """
     console = console or Console(highlight=False)
-    parts, plan = words(what), Plan.of(seeds, mnist_seeds, quick=quick)
+    parts, plan = parts_named(what), Plan.of(seeds, mnist_seeds, quick=quick)
     integer(jobs, "jobs", at_least=1)
     figures = [part for part in parts if part in FIGURES]
     store = Store(out / "results")
-    # One list for all figures, so that they share workers, and the runs that they have in common.
+    # One list for all figures: they share the workers, and some of their runs.
     runs = list(dict.fromkeys(run for figure in figures for run in experiments(figure, plan)))
     results = run_all(runs, store, jobs=jobs, progress=console.is_terminal) if runs else []
     found = {result.experiment: result for result in results}
     tables = _measured(parts, jobs, quick, console)
-    verdicts = _verdicts(figures, plan, cache(store.get))
+    verdicts = _verdicts(figures, Measurements(cache(store.get), plan))
     for table in tables:
         console.print(_printed(table))
     if verdicts:
@@ -85,9 +86,9 @@ def reproduce(
     return path
 
 
-def _verdicts(figures: Sequence[str], plan: Plan, results: Results) -> list[Verdict]:
-    """On every claim that rests on no other figures than these."""
-    return [judge(claim, results) for claim in paper.claims(plan) if set(claim.needs) <= set(figures)]
+def _verdicts(figures: Sequence[str], measurements: Measurements) -> list[Verdict]:
+    """The verdicts on all claims that need no other figures than these."""
+    return [judge(claim, measurements) for claim in CLAIMS if set(claim.needs) <= set(figures)]
 
 
 def _panels(figures: Sequence[str], plan: Plan, found: dict[Experiment, Result]) -> list[Panel]:
@@ -103,44 +104,61 @@ def _panels(figures: Sequence[str], plan: Plan, found: dict[Experiment, Result])
     ]
 
 
+@dataclass(frozen=True)
+class _Measurement:
+    """A task for a worker process: a row of Table 1, or the theory where `rule` is None."""
+
+    rule: str | None
+    quick: bool
+
+    @property
+    def size(self) -> int:
+        """How many numbers it gives."""
+        return len(set(theory.CASES)) if self.rule is None else len(table1.CRITERIA)
+
+
 def _measured(parts: Sequence[str], jobs: int, quick: bool, console: Console) -> list[Table]:
-    """The tables of table1 and theory, measured by processes of their own."""
+    """The tables of table1 and theory, measured in processes of their own."""
     rules = sorted(table1.SPECS, key=lambda rule: rule != SLOWEST) if "table1" in parts else []
-    tasks = [*(("table1", rule, quick) for rule in rules), *([("theory", "", quick)] if "theory" in parts else [])]
-    if not tasks:
-        return []
-    news = list(_told(tasks, jobs, console))
-    cells = [item for item in news if isinstance(item, table1.Cell)]
-    rows = [item for item in news if isinstance(item, theory.Looseness)]
+    tasks = [_Measurement(rule, quick) for rule in rules]
+    tasks += [_Measurement(None, quick)] if "theory" in parts else []
+    measured = _measure_all(tasks, jobs, console) if tasks else []
+    cells = [item for item in measured if isinstance(item, table1.Cell)]
+    rows = [item for item in measured if isinstance(item, theory.Looseness)]
     return [*(_table_1(cells) if cells else []), *([_theory(rows)] if rows else [])]
 
 
-def _told(tasks: Sequence[tuple[str, str, bool]], jobs: int, console: Console) -> Iterator[Any]:
-    total = sum(len(table1.CRITERIA) if kind == "table1" else len(set(theory.CASES)) for kind, *_ in tasks)
+def _measure_all(tasks: Sequence[_Measurement], jobs: int, console: Console) -> list[table1.Cell | theory.Looseness]:
     columns = (TextColumn("table1, theory: {task.completed} of {task.total} numbers"), BarColumn(None))
+    measured = []
     with (
         Progress(
             *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, expand=True
         ) as progress,
         closing(in_processes(_work, tasks, jobs)) as events,
     ):
-        bar = progress.add_task("", total=total)
-        for number, kind, what in events:
-            if kind == "failed":
-                raise RuntimeError(f"{tasks[number]} failed:\n{what}")
-            if kind == "news":
+        bar = progress.add_task("", total=sum(task.size for task in tasks))
+        for event in events:
+            if isinstance(event, Failed):
+                raise RuntimeError(f"{tasks[event.task]} failed:\n{event.traceback}")
+            if isinstance(event, Done):
+                measured += event.result
+            else:
                 progress.advance(bar)
-                yield what
+    return measured
 
 
-def _work(task: tuple[str, str, bool], tell: Callable[[Any], None]) -> None:
-    kind, rule, quick = task
-    if kind == "theory":
-        for row in theory.measure(quick=quick):
-            tell(row)
+def _work(task: _Measurement, tell: Callable[[None], None]) -> list[table1.Cell | theory.Looseness]:
+    """Measure in a worker process; tells after every number."""
+    if task.rule is None:
+        numbers: Iterator[table1.Cell | theory.Looseness] = theory.measure(quick=task.quick)
     else:
-        for cell in table1.measure(table1.QUICK if quick else table1.FULL, [rule]):
-            tell(cell)
+        numbers = table1.measure(table1.QUICK if task.quick else table1.FULL, [task.rule])
+    measured = []
+    for number in numbers:
+        measured.append(number)
+        tell(None)
+    return measured
 
 
 def _table_1(cells: Sequence[table1.Cell]) -> list[Table]:
@@ -149,15 +167,11 @@ def _table_1(cells: Sequence[table1.Cell]) -> list[Table]:
         own = [cell for cell in cells if cell.rule == rule]
         rows.append((rule, *map(str, own), f"{sum(cell.agrees for cell in own)} of {len(own)}"))
     title = "Table 1, measured: yes or no (the number); where the paper says otherwise, its word"
-    criteria = [(aspect, number, _range(low, high)) for aspect, (number, low, high) in table1.CRITERIA.items()]
+    criteria = [(aspect, criterion.number, str(criterion)) for aspect, criterion in table1.CRITERIA.items()]
     return [
         Table(title, ("rule", *table1.CRITERIA, "agrees"), rows),
         Table("Table 1: what makes a yes", ("property", "number", "yes if"), criteria),
     ]
-
-
-def _range(low: float, high: float) -> str:
-    return f">= {low:.3g}" if math.isinf(high) else f"<= {high:.3g}"
 
 
 def _theory(rows: Sequence[theory.Looseness]) -> Table:

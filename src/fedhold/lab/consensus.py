@@ -1,4 +1,4 @@
-"""RSA: server and clients keep models of their own, held together by an l1 penalty."""
+"""RSA: consensus between the models of server and clients, held together by an l1 penalty, instead of aggregation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, unknown
-from fedhold.lab.attacks import Attack
-from fedhold.lab.clients import Adversary, client
-from fedhold.lab.federation import ATTACK, BATCH, INITIAL, Federated, Round, chance
+from fedhold.lab.attacks import Attack, Mask
+from fedhold.lab.federation import Adversary, Federated, Round, facts_of
+from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Shards, Task
 from fedhold.storage import Checkpoint, fingerprint
 
-__all__ = ["RSA_LOOP", "rsa", "rsa_parameters"]
-
-RSA_LOOP = ("batch", "evaluate_every")  # what it has in common with the options of federate()
+RSA_OPTIONS = ("batch", "evaluate_every")  # the options of federate() that rsa() has too
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
@@ -32,7 +30,7 @@ def rsa(
     decay: float = 0.0,
     attack: str | Attack | None = None,
     attack_parameters: Mapping[str, Any] | None = None,
-    byzantine: NDArray[np.bool_] | None = None,
+    byzantine: Mask | None = None,
     rounds: int,
     step: float,
     seed: int = 0,
@@ -41,31 +39,37 @@ def rsa(
     checkpoint: Path | None = None,
     on_round: Callable[[Round], None] | None = None,
 ) -> Federated:
-    """Learn `task` without sending a gradient: each message moves a coordinate by penalty * step, whatever it says.
+    """Learn `task` without sending a gradient: a message moves each coordinate by penalty * step, whatever its content.
 
     min over x_0, ..., x_m of  sum_i (F_i(x_i) + penalty |x_i - x_0|_1) + decay/2 |x_0|^2  by subgradient steps:
 
         x_i <- x_i - step (G_i(x_i) + penalty sign(x_i - x_0))
         x_0 <- x_0 - step (decay x_0 + penalty sum_i sign(x_0 - z_i)),   z_i = x_i, or what a liar says it is
 
-    Answers are kept as u_i = x_0 - z_i, which points the way a gradient does, so that the attacks of `fedhold.lab` do here
-    what they do elsewhere; one that is not finite is left out. `error` in the history is the distance of the server's step
-    direction to the one the truthful alone would give. Further arguments as for federate().
+    penalty   the weight of |x_i - x_0|_1: larger values hold the models closer together, and give liars more influence
+    decay     the weight of |x_0|^2 / 2
+
+    Further arguments are those of federate(). Answers are kept as u_i = x_0 - z_i, which points the way a gradient does, so
+    that attacks do here what they do in federate(); an answer that is not finite is left out. `error` in the history is the
+    distance of the server's step direction to the one that the truthful clients alone would give.
     Li, Xu, Chen, Giannakis, Ling 2019.
+
+    >>> from fedhold.lab import LinearRegression, balanced, shard, synthesized
+    >>> rng = np.random.default_rng(0)
+    >>> samples = synthesized(rng, samples=400, d=3).train
+    >>> shards, liars = shard(samples, balanced(400, 20, rng)), np.arange(20) < 4
+    >>> common = {"attack": "sign_flip", "byzantine": liars, "rounds": 100, "step": 0.1}
+    >>> learnt = rsa(LinearRegression(samples), shards, penalty=0.05, **common)
+    >>> round(learnt.history[-1].metrics["rmse"], 1)
+    1.0
     """
     rounds, step, penalty = integer(rounds, "rounds"), positive(step, "step"), positive(penalty, "penalty")
     evaluate_every = integer(evaluate_every, "evaluate_every", at_least=1)
     decay = positive(decay, "decay", zero=True)
-    liars = Adversary.of(attack, attack_parameters, byzantine, shards.m, None, None)
-    w, lying = task.initial(chance(seed, INITIAL, 0)), liars.byzantine
-    run = Checkpoint(
-        checkpoint,
-        fingerprint(
-            **{"rule": "rsa", "numbers": (penalty, decay, step, seed, batch, evaluate_every), "w": w},
-            **{"attack": liars.attack, "attack_parameters": attack_parameters, "byzantine": lying},
-            **{"offsets": shards.offsets, "targets": shards.targets},
-        ),
-    )
+    adversary = Adversary.of(attack, byzantine, shards.m, parameters=attack_parameters)
+    w, lying = task.initial(chance(seed, Purpose.INITIAL)), adversary.byzantine
+    facts = {"rule": "rsa", "numbers": (penalty, decay, step, seed, batch, evaluate_every), "w": w}
+    run = Checkpoint(checkpoint, fingerprint(**facts, **facts_of(adversary, attack_parameters, shards)))
     state: dict[str, NDArray[Any]] = {"w": w, "models": np.tile(w, (shards.m, 1))}
     history: list[Round] = []
     if (saved := run.load(rounds)) is not None:
@@ -75,14 +79,14 @@ def rsa(
         w, models = state["w"], state["models"]
         answers = w - models
         truth = decay * w + penalty * np.sign(answers[~lying]).sum(axis=0)
-        liars.lie(answers, shards.counts, lying, chance(seed, ATTACK, t))
+        adversary.lie(answers, shards.counts, lying, chance(seed, Purpose.ATTACK, t))
         begun = time.perf_counter()
         admitted = np.isfinite(answers).all(axis=1)
         direction = decay * w + penalty * np.sign(answers[admitted]).sum(axis=0)
         seconds = time.perf_counter() - begun
-        drawn = shards if batch is None else shards.batch(batch, chance(seed, BATCH, t))
+        drawn = shards if batch is None else shards.batch(batch, chance(seed, Purpose.BATCH, t))
         for i, model in enumerate(models):
-            gradient = task.gradients(model, client(drawn, i))[0]
+            gradient = task.gradients(model, drawn.client(i))[0]
             model -= step * (gradient + penalty * np.sign(model - w))
         state["w"] = w - step * direction
         measured = task.evaluate(state["w"]) if t % evaluate_every == 0 or t == rounds else {}
@@ -95,7 +99,7 @@ def rsa(
 
 
 def rsa_parameters(rule: str) -> dict[str, Any] | None:
-    """The parameters in a text such as "rsa(penalty=0.01)"; None where it names something else.
+    """The parameters in a spec such as "rsa(penalty=0.01)"; None where the spec names an aggregation rule.
 
     >>> rsa_parameters("rsa(penalty=0.01, decay=0.1)")
     {'penalty': 0.01, 'decay': 0.1}

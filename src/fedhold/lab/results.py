@@ -1,0 +1,155 @@
+"""Results: what came out of an experiment, the directory that keeps one file per result, and verdicts on claims."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import platform
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhold import __version__
+from fedhold.kernels import numba_version
+from fedhold.lab.experiment import FORMAT, Experiment
+from fedhold.storage import write_whole
+
+Half = NDArray[np.float16]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What came out of an experiment.
+
+    series       one number per round of: rmse or accuracy, loss, error, clipped, rejected, liar_weight, radius; None where
+                 there is none (rules without weights, rounds without evaluation)
+    byzantine    the numbers of the clients that lied
+    weights      (rounds, m) in units of an equal share, for runs that keep them
+    seconds      how long the run took since it was last resumed
+    environment  the versions and the machine it was computed with
+    """
+
+    experiment: Experiment
+    series: dict[str, list[float | None]]
+    byzantine: list[int]
+    weights: Half | None
+    seconds: float
+    environment: dict[str, str]
+
+
+def environment() -> dict[str, str]:
+    """The versions and the machine that results are computed with."""
+    return {
+        "fedhold": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": numba_version(),
+        "platform": platform.platform(),
+        "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", "as many as cores"),
+    }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What results say about a claim.
+
+    says     the claim, a sentence
+    where    its source
+    outcome  holds, fails or undecided
+    numbers  how the claim was read, and the comparisons that decided
+    """
+
+    says: str
+    where: str
+    outcome: str
+    numbers: str
+
+
+class MissingResult(KeyError):  # noqa: N818
+    """The experiment has not been run yet, or the file of its result is damaged."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would show the quotes
+
+
+class Store:
+    """Results in a directory, one file per experiment. A file that is not whole counts as none.
+
+    root     the directory; it is made when the first result is stored
+    command  the command that makes missing results, for the error that says so
+
+    >>> import tempfile
+    >>> store = Store(Path(tempfile.mkdtemp()))
+    >>> store.has(Experiment("synthesized", "mean", None, 0.0, 0))
+    False
+    """
+
+    def __init__(self, root: Path, command: str | None = None) -> None:
+        self.root = Path(root)
+        self.command = command or f"fedhold reproduce all --out {root}"
+
+    def path(self, experiment: Experiment) -> Path:
+        """The file of a result."""
+        return self.root / f"{experiment.key()}.json"
+
+    def checkpoint(self, experiment: Experiment) -> Path:
+        """The file in which a run in progress keeps its state."""
+        return self.root / f"{experiment.key()}.ckpt"
+
+    def has(self, experiment: Experiment) -> bool:
+        """Whether the result is there, whole."""
+        return self._read(experiment) is not None
+
+    def get(self, experiment: Experiment) -> Result:
+        """The stored result; raises MissingResult where there is none."""
+        result = self._read(experiment)
+        if result is None:
+            damaged = " (its file is damaged)" if self.path(experiment).exists() else ""
+            raise MissingResult(f"no result{damaged} in {self.root} for: {experiment}. Make it with: {self.command}")
+        return result
+
+    def all(self) -> list[Result]:
+        """Every result that is there whole."""
+        found = (_recorded(path) for path in sorted(self.root.glob("*.json")))
+        return [result for of in found if of is not None and (result := self._read(of)) is not None]
+
+    def put(self, result: Result) -> None:
+        """Store a result; its file appears whole or not at all."""
+        record = {**vars(result), "experiment": asdict(result.experiment), "weights": _packed(result.weights)}
+        write_whole(self.path(result.experiment), json.dumps({"format": FORMAT, **record}).encode())
+
+    def _read(self, experiment: Experiment) -> Result | None:
+        try:
+            record = json.loads(self.path(experiment).read_bytes())
+            series, weights = record["series"], _unpacked(record["weights"], (experiment.rounds, experiment.m))
+            whole = record["format"] == FORMAT and record["experiment"] == json.loads(json.dumps(asdict(experiment)))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, zlib.error):
+            return None
+        if not whole or any(len(values) != experiment.rounds for values in series.values()):
+            return None
+        return Result(experiment, series, record["byzantine"], weights, record["seconds"], record["environment"])
+
+
+def _packed(weights: Half | None) -> str | None:
+    """An array of half floats as text, for JSON."""
+    return None if weights is None else base64.b64encode(zlib.compress(weights.astype("<f2").tobytes())).decode()
+
+
+def _unpacked(text: str | None, shape: tuple[int, int]) -> Half | None:
+    """The array from the text that _packed made of it."""
+    if text is None:
+        return None
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<f2").reshape(shape).astype(np.float16)
+
+
+def _recorded(path: Path) -> Experiment | None:
+    """The experiment whose result a file holds; None for a file that is damaged or of an older kind."""
+    try:
+        fields = json.loads(path.read_bytes())["experiment"]
+        return Experiment(**{**fields, "options": tuple(map(tuple, fields["options"]))})
+    except (ValueError, KeyError, TypeError):
+        return None
