@@ -18,8 +18,8 @@ from typing import Any
 from federation import Federation, FederationError, command
 from rich.console import Console
 
-from fedhold.audit.records import read
-from fedhold.lab.datasets import DataError, mnist
+from fedhold.audit import read
+from fedhold.lab import DataError, mnist
 from fedhold.report import table_of
 
 APP = Path(__file__).parents[1] / "flower-mnist"

@@ -7,9 +7,7 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
-from fedhold.lab.datasets import Samples, mnist
-from fedhold.lab.partition import PARTITIONS
-from fedhold.lab.tasks import Mlp, Shards, shard
+from fedhold.lab import PARTITIONS, Mlp, Samples, Shards, mnist, shard
 
 Layers = dict[str, NDArray[Any]]
 

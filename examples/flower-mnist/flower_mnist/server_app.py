@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from fedhold.errors import unknown
 from fedhold.flower import RobustStrategy
-from fedhold.lab.tasks import Mlp
+from fedhold.lab import Mlp
 from flower_mnist.attack import known_attack
 from flower_mnist.model import layers, test_task, vector
 
