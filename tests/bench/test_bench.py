@@ -32,7 +32,7 @@ from fedhold.bench.reference import PULLS, gram, off_by, solve
 from fedhold.bench.round import RoundPeer, measure_round, timed
 from fedhold.bench.timing import GROWTH_RULES, clients, liars, measure, measure_growth, slope
 from fedhold.cli.app import app
-from fedhold.lab import DataError
+from fedhold.lab import DataError, Scenario
 
 SMALL = ["23x200", "30x300"]
 
@@ -258,13 +258,16 @@ class Task:
     def initial(self, rng):  # noqa: ARG002
         return np.zeros(3, np.float32)
 
+    def gradients(self, w, shards, out):  # noqa: ARG002
+        out[:] = 1
+        return out
+
 
 @pytest.fixture
 def tiny_round(monkeypatch):
     """A round whose gradients are all ones."""
-    world = type("World", (), {"task": Task(), "shards": Shards()})()
-    monkeypatch.setattr(fedhold.bench.round, "prepare", lambda *_: world)
-    monkeypatch.setattr(fedhold.bench.round, "answers", lambda *_: np.ones((500, 3), np.float32))
+    scenario = Scenario(Task(), Shards())
+    monkeypatch.setattr(fedhold.bench.round, "prepare", lambda *_: scenario)
 
 
 @pytest.mark.usefixtures("tiny_round")

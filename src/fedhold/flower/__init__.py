@@ -1,7 +1,7 @@
 """A Flower strategy for every rule, which one bad client can neither stop nor capture.
 
 In: messages that Flower brings from nodes, read without trust. Out: the next model, and what was done to every node, as an
-audit and a checkpoint. Imports: the core (`fedhold.aggregation`, `fedhold.spec`), `fedhold.audit`, `fedhold.storage` and
+audit and a checkpoint. Imports: `fedhold.audit`, `fedhold.report`, `fedhold.aggregation` and below, `fedhold.storage` and
 `fedhold.errors`; of the laboratory nothing. Needs flwr.
 
     strategy    RobustStrategy: a run, round after round

@@ -1,11 +1,4 @@
-"""Partitions: which client holds which samples, as m arrays of indices; every sample once, no client empty.
-
-Every function takes
-
-    labels  the class of every sample; functions that need no classes also take the number of samples instead
-    m       the number of clients
-    rng     the generator that decides
-"""
+"""Partitions: which client holds which samples, as m arrays of indices; every sample once, no client empty."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +16,11 @@ def balanced(labels: Labels | int, m: int, rng: np.random.Generator) -> list[Ind
     """Shuffle, then deal out equally.
 
     n_i = N/m; where m does not divide N, the first N mod m clients hold one sample more.
+
+    labels  the class of every sample, or the number of samples
+    m       the number of clients
+    rng     the generator that shuffles
+
     Needs 1 <= m <= N.  Paper, section 7.1.
 
     >>> [part.size for part in balanced(10, 4, np.random.default_rng(0))]
@@ -36,6 +34,11 @@ def random_cuts(labels: Labels | int, m: int, rng: np.random.Generator) -> list[
     """Shuffle, then cut at m - 1 random places: n_i/N follows a Beta(1, m - 1) law (the paper says Beta(1, m)).
 
     0 = b_0 < b_1 < ... < b_m = N; client i holds the shuffled samples b_i <= j < b_(i+1).
+
+    labels  the class of every sample, or the number of samples
+    m       the number of clients
+    rng     the generator that shuffles and cuts
+
     Needs 1 <= m <= N.  Paper, section 7.3; its cuts come from 0..N-1 and its last inequality reads j <= b_(i+1), which
     leaves client 0 empty when 0 is drawn and gives a sample at a cut to two clients. Ours come from 1..N-1.
 
@@ -53,7 +56,10 @@ def dirichlet(labels: Labels, m: int, rng: np.random.Generator, *, alpha: float 
 
     p_c ~ Dirichlet(alpha, ..., alpha) for each class c; client i gets the share p_ci of the class's samples.
 
-    alpha  the smaller, the fewer classes a client has; a large one gives every client all classes
+    labels  the class of every sample
+    m       the number of clients
+    rng     the generator that decides
+    alpha   the smaller, the fewer classes a client has; a large one gives every client all classes
 
     Needs 1 <= m <= N and alpha > 0.  Yurochkin et al. 2019; Hsu et al. 2019. There a client may stay empty, or everything is
     drawn again until none is; here every client first gets one sample, drawn from all classes.
@@ -81,6 +87,9 @@ def by_class(labels: Labels, m: int, rng: np.random.Generator, *, shards: int = 
 
     m * shards pieces of N / (m * shards) samples, or one more.
 
+    labels  the class of every sample
+    m       the number of clients
+    rng     the generator that shuffles and deals
     shards  how many pieces a client gets; with 1 nearly every client sees one class
 
     Needs m >= 1, shards >= 1 and m * shards <= N.  McMahan et al. 2017, section 3.
