@@ -1,4 +1,4 @@
-"""What the loops over columns find, with a name for every number; and how sums over blocks of columns are made."""
+"""What the loops over columns find, with a name for every number; and how results of several blocks are added up."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Pairs(Sums):
     """Products of all pairs of rows.
 
     products  <X_i - place, X_j - place>
-    squares   |X_i|^2, or |X_i - place|^2: the kernel says which
+    squares   |X_i|^2, or |X_i - place|^2: the kernel's docstring says which
     """
 
     products: Matrix
@@ -69,7 +69,7 @@ def total(parts: Iterable[Found]) -> Found:
 
 
 def _double(part: Any) -> Any:
-    """Sums as they are, for their arrays are float64 already; an array as float64."""
+    """Sums as they are, because their arrays are float64 already; an array as float64."""
     return part if isinstance(part, Sums) else part.astype(np.float64, copy=False)
 
 
