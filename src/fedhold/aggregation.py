@@ -1,4 +1,4 @@
-"""aggregate(): what m clients sent -> one aggregate, and an account of every client.
+"""aggregate(): what m clients sent -> one aggregate, and a row about every client.
 
 updates -> admission (who may take part, why not) -> first look (one pass: squares, and what the rule's view needs)
         -> geometry or columns -> rule -> weights or row -> account (value, one row per client, proof)
@@ -32,8 +32,8 @@ from fedhold.updates import (
 
 __all__ = ["Aggregation", "Client", "Clients", "aggregate"]
 
-FEW = 32  # clients: the products of all pairs of so few cost less than the passes of a solve
-TIE = 1e-9  # relative: a distance this close to its threshold is at the threshold
+FEW = 32  # clients. Up to this many, the products of all pairs cost less than the passes of a solve.
+TIE = 1e-9  # A distance this close to its threshold, relatively, counts as at the threshold.
 COLUMNS = ("client", "status", "weight", "distance", "threshold", "samples", "reason")
 SHOWN = 40  # rows of a printed table, half from each end
 
@@ -49,21 +49,22 @@ def aggregate(
     like: Any = None,
     **parameters: Any,
 ) -> Aggregation:
-    """Aggregate what m clients sent, safely, and say what was done to each of them.
+    """Aggregate what m clients sent, robustly, and say what was done to each of them.
 
     updates     an (m, d) array; a list of m arrays of one shape; a list of m lists or dicts of arrays (NumPy, torch, JAX);
                 a directory of .npy or .safetensors files, one per client, or a list of their paths;
                 an (m, d) Dask array, which is aggregated where its blocks lie
     rule        a name, a spec such as "nearest_neighbour_mixing(f=10) | trimmed_mean(f=10)", or a function
                 geometry -> weights; `fedhold.RULES` lists the names
-    samples     the n_i that clients claim; those beyond sample_cap times the median are capped (None trusts them)
-    rng         for rules that draw: a generator or a seed; without it they draw the same every time
-    start       where to begin, shaped as one update: the last aggregate, say; for the rules that begin somewhere
-    like        an update of the right structure, such as the model you sent; else the structure most clients share is right
-    parameters  of the rule: f=..., threshold=..., ...
+    samples     the n_i that clients claim; by default every client counts as one sample
+    rng         a generator or a seed, for rules that draw; by default they draw the same every time
+    start       where to begin, shaped as one update, such as the last aggregate; for the rules that have a start
+    sample_cap  a client's n_i is capped at this multiple of the median; None trusts all claims
+    like        an update of the right structure, such as the model you sent; by default the structure that most clients share
+    parameters  those of the rule: f=..., threshold=..., ...
 
     A client whose update has another structure, another kind of dtype or any number that is not finite is rejected with a
-    reason; the rest go on. Nothing you pass is modified.
+    reason; the others are aggregated. Nothing you pass is modified.
 
     >>> import numpy as np
     >>> updates = np.array([[1.0, 2.0], [1.1, 2.1], [0.9, 1.9], [1.0, 2.1], [1e9, -1e9]])
@@ -106,7 +107,7 @@ def aggregate(
 
 @dataclass(frozen=True)
 class _Call:
-    """What a stage receives when it names it: arguments of aggregate() that are not its own parameters."""
+    """The arguments of aggregate() that a stage receives if its function has parameters of these names."""
 
     rng: np.random.Generator
     start: Vector | None
@@ -129,17 +130,17 @@ def _run(stage: Stage, geometry: Geometry, call: _Call) -> Any:
 
 
 def _wanted(stages: Sequence[Stage], updates: Updates) -> Wanted:
-    """What to find out in the first pass, from what the stages declare and from what passes cost.
+    """What the first pass is to find, from what the stages declare and from what passes cost.
 
-    Files are to be read as seldom as possible. In memory, compiled code is done with a block while it is in cache, so that a
-    column rule's row comes in the same pass; NumPy is faster in a pass of its own. Few clients have few pairs.
+    Files are to be read as seldom as possible. In memory, compiled code finishes a block while it is in cache, so the row of a
+    column rule comes from the same pass; NumPy is faster in a pass of its own. Few clients have few pairs.
     """
     *mixings, final = stages
     compiled, by_columns = updates.kernels.compiled, final.declared.view == "columns"
     if by_columns and not mixings and (updates.costly_to_read or compiled):
         try:
             rule: Columnwise = _run(final, Geometry(updates, np.ones(updates.m)), _Call(np.random.default_rng(0), None))
-        except ValueError:  # It will be raised again, once it is known who is admitted.
+        except ValueError:  # The rule raises it again when it runs on the admitted clients.
             return None
         return rule
     few = updates.m <= FEW and compiled and not by_columns
@@ -152,14 +153,15 @@ def _wanted(stages: Sequence[Stage], updates: Updates) -> Wanted:
 
 @dataclass(frozen=True)
 class _Account:
-    """What came out, for the admitted clients.
+    """The outcome for the admitted clients.
 
     value       the aggregate
-    distances   of every client to it
+    distances   the distance of every client to it
     takes_part  whether the rule used the client
-    weights     their shares in the value; None for column rules, and where a start has a share
-    solved      thresholds, and how well the problem was solved
-    certifies   whether `solved` can be proven
+    weights     the clients' shares in the value; None for column rules, and where a start has a share
+    thresholds  T_i of every client; None for rules without thresholds
+    solved      how well the problem was solved
+    certifies   whether the result comes with a proof
     """
 
     value: Vector
@@ -186,7 +188,7 @@ def _account(stages: Sequence[Stage], geometry: Geometry, admission: Admission, 
 
 
 def _for_admitted(stage: Stage, admission: Admission) -> Stage:
-    """The stage with the thresholds of the admitted clients, where it was given one for every client."""
+    """The stage with the thresholds of the admitted clients, where the caller gave one for every client."""
     given = stage.parameters.get("threshold")
     if not isinstance(given, list | tuple | np.ndarray) or len(given) != len(admission.reasons):
         return stage
@@ -194,7 +196,7 @@ def _for_admitted(stage: Stage, admission: Admission) -> Stage:
 
 
 def _mixed_samples(mixture: Matrix, samples: Weights) -> Weights:
-    """A mixed row counts as the mean of the clients in it."""
+    """The samples of mixed rows: each row counts as the mean of the clients in it."""
     members = mixture != 0
     return members @ samples / members.sum(axis=1)
 
@@ -234,7 +236,7 @@ def _of_weights(
 
 
 def _checked(weights: Any, m: int, rule: str) -> Weights:
-    """Weights that a user's own rule returned."""
+    """The weights that a user's own rule returned; an error unless they are weights."""
     checked = numbers(weights)
     if checked.shape != (m,) or not (checked >= 0).all() or not np.isclose(checked.sum(), 1, atol=1e-6):
         raise ValueError(
@@ -244,7 +246,7 @@ def _checked(weights: Any, m: int, rule: str) -> Weights:
 
 
 def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Clients:
-    """One row per client, the rejected ones among them."""
+    """One row per client, including the rejected ones."""
     m, admitted = len(admission.reasons), admission.admitted
 
     def for_everyone(known: Vector | None, otherwise: Vector) -> Vector:
@@ -279,10 +281,11 @@ def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Cli
 class Client:
     """What was done with one client.
 
+    client     its index in the input
     status     kept (as it is), clipped (beyond its threshold), dropped (the rule gave it no weight), rejected (not admitted)
     reason     why it was rejected, or how its samples were capped
     distance   to the aggregate; None for a rejected client
-    threshold  T_i of huber, the radius of centered_clipping; None elsewhere
+    threshold  T_i of huber, the radius of centered_clipping; None for other rules
     weight     its share of the aggregate; None for column rules
     samples    the n_i used
     """
@@ -298,7 +301,7 @@ class Client:
 
 @dataclass(frozen=True, eq=False)
 class Clients(Sequence[Client]):
-    """One row per client, in input order; kept as columns, NaN where a row says None."""
+    """One row per client, in input order. The rows are stored as columns, with NaN where a row says None."""
 
     indices: NDArray[np.intp]
     statuses: NDArray[np.str_]
@@ -337,7 +340,7 @@ class Clients(Sequence[Client]):
         return found
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One plain dict per client, as for a data frame or JSON."""
+        """One plain dict per client, for a data frame or JSON."""
         return [asdict(row) for row in self]
 
     def __str__(self) -> str:
@@ -367,13 +370,17 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Aggregation:
-    """One aggregate that liars could not capture, and what was done to get it.
+    """One aggregate that liars could not capture, and how it was found.
 
-    value    structure, array library, dtype and device of one update; of a Dask array, a Dask array whose numbers the last
-             pass has left on the cluster: .compute() brings them here, and nothing else does
-    weights  m numbers >= 0 that sum to 1 (to less after `clipping`), so that value = weights @ updates; None for column
-             rules, and where a `start` has a share in the value
-    clients  one row per client
+    value       an update with the structure, array library, dtype and device of the clients'. For a Dask array it is a Dask
+                array whose numbers the last pass has left on the cluster; they travel only on .compute()
+    weights     m numbers >= 0 that sum to 1 (to less after `clipping`), so that value = weights @ updates; None for column
+                rules, and where a `start` has a share in the value
+    clients     one row per client
+    converged   whether the solver has reached its tolerance; True for rules that solve nothing
+    iterations  how many steps it made
+    rule        the spec of the rule that was used
+    proof       what `certificate` is made from; None for rules without one
     """
 
     value: Any
@@ -386,9 +393,9 @@ class Aggregation:
 
     @cached_property
     def certificate(self) -> Certificate | None:
-        """.radius(f): how far any f liars can have moved the value, proven, or inf; None for rules without a proof.
+        """Its .radius(f) is a proven bound on how far any f liars can have moved the value; None for rules without a proof.
 
-        Computed when first asked for, from the updates themselves: a RuntimeError says so if they have changed since.
+        It is computed from the updates when it is first asked for; a RuntimeError is raised if they have changed since.
         """
         return None if self.proof is None else self.proof.certificate()
 

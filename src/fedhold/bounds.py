@@ -1,13 +1,15 @@
 """The paper's finite-sample bounds and convergence lemmas (its appendix), as functions.
 
-With probability 1 - delta (1 - 2 delta for Theorem 3) the Huber minimiser g has |g - grad F| <= Delta on all of W:
+F(w) is the expected loss of the model w, W the set of models that training may visit, and g(w) the Huber minimiser of
+the clients' gradients. With probability 1 - delta (1 - 2 delta for Theorem 3), |g - grad F| <= Delta on all of W:
 
     Theorem 1  balanced clients       T   = threshold_theorem_1(setting)        Delta = delta_a(setting, ...)
     Theorem 2  unbalanced clients     T_i = thresholds_theorem_2(setting, ...)  Delta = delta_b(setting, ...)
     Theorem 3  heterogeneous clients  T_i = thresholds_theorem_3(setting, ...)  Delta = delta_c(setting, ...)
-and strongly_convex_error, convex_error, nonconvex_error say what such a Delta means for the model.
-A condition that fails raises a ValueError with its remedy. "Slip" marks where print and proof disagree, and the code
-follows the proof; docs/theory.md has the arguments.
+
+strongly_convex_error, convex_error and nonconvex_error say what such a Delta means for the trained model.
+A condition that fails raises a ValueError with its remedy. "Slip" marks a place where the paper's print and its proof
+disagree; the code follows the proof, and docs/theory.md has the arguments.
 """
 
 import math
@@ -52,10 +54,26 @@ __all__ = [
 class Setting:
     """What all bounds share: m clients, N samples in all, d parameters, confidence 1 - delta.
 
-    E exp(lambda <v, grad f - grad F>) <= exp(sigma^2 lambda^2 / 2) for |v| = 1, |lambda| <= 1/sigma  (sub-exponential);
-    sigma_mu is the same for the clients' own gradients mu_i around grad F (Theorem 3).
-    W is covered by at most C_W / r^d balls of any radius r < r_d; a ball of radius rho has C_W = (3 rho)^d, r_d = rho.
-    Needs N > 1/(r_d L), C_W (N L)^d >= 1.  Slip: L must bound the curvature of every sample's loss, not only of F.
+    sigma     the scale of one sample's gradient grad f around grad F, which must be sub-exponential:
+              E exp(lambda <v, grad f - grad F>) <= exp(sigma^2 lambda^2 / 2) for |v| = 1, |lambda| <= 1/sigma
+    d         how many parameters the model has
+    N         how many samples all clients have together
+    m         how many clients there are
+    delta     the probability with which a bound may fail
+    ln_c_w    ln C_W, where at most C_W / r^d balls of any radius r < r_d cover W; a ball W of radius rho has
+              C_W = (3 rho)^d and r_d = rho. It is the logarithm, because (3 rho)^d overflows for the d of any network
+    L         a bound on the curvature (the smoothness constant) of every sample's loss
+    r_d       the radius below which the covers of W obey that bound; infinity means any radius
+    sigma_mu  the scale of the clients' own expected gradients mu_i around grad F, sub-exponential as above; 0 means that
+              all clients draw from one distribution. Only Theorem 3 uses it
+
+    Needs N > 1/(r_d L), C_W (N L)^d >= 1.
+
+    >>> from fedhold import bounds
+    >>> bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05).sigma_mu
+    0.0
+
+    Slip: the paper lets L bound the curvature of F alone; its proof needs it for every sample's loss.
     """
 
     sigma: float
@@ -63,7 +81,7 @@ class Setting:
     N: float
     m: int
     delta: float
-    ln_c_w: float = 0.0  # the logarithm, because (3 rho)^d overflows for the d of any network
+    ln_c_w: float = 0.0
     L: float = 1.0
     r_d: float = math.inf
     sigma_mu: float = 0.0
@@ -81,35 +99,75 @@ class Setting:
 
 
 def r_0(setting: Setting) -> float:
-    """No honest client is further than this from grad F.
+    """No honest client is farther than this from grad F, where all clients have n = N/m samples.
 
-    r_0 = max{sqrt(8 sigma^2 l / n), 4 sigma l / n} + 2/N,  l = ln(2 6^d m C_W (N L)^d / delta), n = N/m.  Eq. (r0).
+    r_0 = max{sqrt(8 sigma^2 l / n), 4 sigma l / n} + 2/N,  l = ln(2 6^d m C_W (N L)^d / delta).
+
+    setting  the clients and the confidence
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
+    >>> round(bounds.r_0(setting), 3)
+    0.722
+
+    Eq. (r0).
     """
     n = setting.N / setting.m
     return _deviation(setting.sigma, _log_count(setting, setting.m), 1 / n, 1 / n) + 2 / setting.N
 
 
 def delta_0(setting: Setting) -> float:
-    """The mean over all samples is no further than this from grad F.
+    """The mean gradient over all samples is no farther than this from grad F.
 
-    Delta_0 = max{sqrt(8 sigma^2 l / N), 4 sigma l / N} + 2/N,  l = ln(2 6^d C_W (N L)^d / delta).  Eq. (delta0).
+    Delta_0 = max{sqrt(8 sigma^2 l / N), 4 sigma l / N} + 2/N,  l = ln(2 6^d C_W (N L)^d / delta).
+
+    setting  the clients and the confidence
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
+    >>> round(bounds.delta_0(setting), 3)
+    0.158
+
+    Eq. (delta0).
     """
     return _deviation(setting.sigma, _log_count(setting, 1), 1 / setting.N, 1 / setting.N) + 2 / setting.N
 
 
 def threshold_theorem_1(setting: Setting) -> float:
-    """The least T for which `delta_a` holds, whatever epsilon is: 3 r_0."""
+    """The least threshold T for which `delta_a` holds, whatever epsilon is: 3 r_0.
+
+    setting  the clients and the confidence
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
+    >>> round(bounds.threshold_theorem_1(setting), 3)
+    2.166
+
+    Theorem 1.
+    """
     return 3 * r_0(setting)
 
 
 def delta_a(setting: Setting, *, epsilon: float, T: float) -> float:
-    """Theorem 1: |g - grad F| <= Delta_A with one threshold T, for n_i = N/m.
+    """Theorem 1: |g - grad F| <= Delta_A with one threshold T, for clients of n_i = N/m samples each.
 
     Delta_A = 2 epsilon T + Delta_0                          if epsilon <= 1/4,
               (1 - epsilon) / sqrt(1 - 2 epsilon) r_0 + T    if 1/4 < epsilon < 1/2.
-    Needs T >= 3 r_0.
-    Slip: Lemma diff2 takes the mean of all m clients for that of the honest ones, 2 epsilon r_0 further off at most;
-    the first branch has room for exactly that at epsilon = 1/4 and T = 3 r_0, and the claim stands.
+
+    setting  the clients and the confidence
+    epsilon  the share of the clients that are Byzantine
+    T        the threshold of all clients
+
+    Needs epsilon < 1/2, T >= 3 r_0.
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
+    >>> T = bounds.threshold_theorem_1(setting)
+    >>> [round(bounds.delta_a(setting, epsilon=share, T=T), 2) for share in (0.1, 0.2, 0.4)]
+    [0.59, 1.02, 3.14]
+
+    Slip: Lemma diff2 takes the mean of all m clients for the mean of the honest ones, which is at most 2 epsilon r_0
+    farther off. The first branch has room for exactly that at epsilon = 1/4 and T = 3 r_0, so the claim stands.
     """
     condition(0 <= epsilon < 1 / 2, "delta_a", "0 <= epsilon < 1/2", "keep more than half honest", epsilon=epsilon)
     radius = r_0(setting)
@@ -120,18 +178,49 @@ def delta_a(setting: Setting, *, epsilon: float, T: float) -> float:
 
 
 def byzantine_fraction(*, samples: ArrayLike, byzantine: Sequence[int]) -> float:
-    """The epsilon of Theorems 2 and 3: the larger of the liars' share of clients and share of samples.  Eq. (eps)."""
+    """The epsilon of Theorems 2 and 3: the liars' share of the clients or of the samples, whichever is larger.
+
+    samples    the n_i, one per client
+    byzantine  the indices of the liars
+
+    >>> from fedhold import bounds
+    >>> bounds.byzantine_fraction(samples=[100, 100, 100, 700], byzantine=[3])
+    0.7
+
+    Eq. (eps).
+    """
     n = np.asarray(samples, dtype=np.float64)
     return max(len(byzantine) / n.size, float(n[list(byzantine)].sum() / n.sum()))
 
 
 def big_r(setting: Setting) -> float:
-    """R = sqrt(8 sigma^2 ln(2 6^d m C_W (N L)^d / delta)): honest client i deviates by R / sqrt(n_i).  Eq. (Rdef)."""
+    """The scale of an honest client's deviation: client i is within R / sqrt(n_i) + 2/N of grad F from `n_0` samples on.
+
+    R = sqrt(8 sigma^2 ln(2 6^d m C_W (N L)^d / delta)).
+
+    setting  the clients and the confidence
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
+    >>> round(bounds.big_r(setting), 2)
+    22.83
+
+    Eq. (Rdef).
+    """
     return setting.sigma * math.sqrt(8 * _log_count(setting, setting.m))
 
 
 def n_0(setting: Setting) -> float:
-    """n_0 = 2 ln(2 6^d m C_W (N L)^d / delta): from n_i >= n_0 on, the first term of r_0i is the larger.
+    """The samples from which an honest client's deviation shrinks as 1/sqrt(n_i): the first term of `r_0i` is then the larger.
+
+    n_0 = 2 ln(2 6^d m C_W (N L)^d / delta).
+
+    setting  the clients and the confidence
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
+    >>> round(bounds.n_0(setting), 1)
+    130.3
 
     Slip: the paper prints 2 sigma ln(...), but sigma cancels when the two terms are compared.
     """
@@ -139,21 +228,59 @@ def n_0(setting: Setting) -> float:
 
 
 def r_0i(setting: Setting, *, samples: ArrayLike) -> Vector:
-    """Honest client i is no further than r_0i from grad F (Theorem 2), or from its own mu_i (Theorem 3).
+    """Honest client i is no farther than r_0i from grad F (Theorem 2), or from its own expected gradient mu_i (Theorem 3).
 
-    r_0i = max{sqrt(8 sigma^2 l / n_i), 4 sigma l / n_i} + 2/N,  l = ln(2 6^d m C_W (N L)^d / delta).  Eq. (r0i).
+    r_0i = max{sqrt(8 sigma^2 l / n_i), 4 sigma l / n_i} + 2/N,  l = ln(2 6^d m C_W (N L)^d / delta).
+
+    setting  the clients and the confidence
+    samples  the n_i, one per client; their sum is N
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=2_000, m=2, delta=0.05)
+    >>> bounds.r_0i(setting, samples=[500, 1500]).round(2)
+    array([0.91, 0.52])
+
+    Eq. (r0i).
     """
     n, log_count = _client_sizes("r_0i", setting, samples), _log_count(setting, setting.m)
     return np.maximum(setting.sigma * np.sqrt(8 * log_count / n), 4 * setting.sigma * log_count / n) + 2 / setting.N
 
 
 def least_t_0_theorem_2(setting: Setting, *, epsilon: float, M: float) -> float:
-    """The least T_0 of Theorem 2: epsilon (M + 2R) / (1 - 2 epsilon) sqrt(m/N).  Needs M >= 2R.  Eq. (mint0)."""
+    """The least T_0 of Theorem 2: epsilon (M + 2R) / (1 - 2 epsilon) sqrt(m/N).
+
+    setting  the clients and the confidence
+    epsilon  an upper bound on `byzantine_fraction`
+    M        the part of the thresholds T_i = T_0 + M / sqrt(n_i) that depends on the samples
+
+    Needs epsilon < 1/2, M >= 2R.
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
+    >>> round(bounds.least_t_0_theorem_2(setting, epsilon=0.2, M=2 * bounds.big_r(setting)), 3)
+    0.963
+
+    Eq. (mint0).
+    """
     return _least_t_0("delta_b", setting, epsilon, M, 0.0)
 
 
 def thresholds_theorem_2(setting: Setting, *, epsilon: float, samples: ArrayLike) -> Vector:
-    """The least T_i = T_0 + M / sqrt(n_i) for which `delta_b` holds: M = 2R, T_0 = `least_t_0_theorem_2`."""
+    """The least T_i = T_0 + M / sqrt(n_i) for which `delta_b` holds: M = 2R, T_0 = `least_t_0_theorem_2`.
+
+    setting  the clients and the confidence
+    epsilon  an upper bound on `byzantine_fraction`
+    samples  the n_i, one per client; their sum is N
+
+    Needs what `delta_b` needs of epsilon and of the n_i.
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=2_000, m=2, delta=0.05)
+    >>> bounds.thresholds_theorem_2(setting, epsilon=0.2, samples=[500, 1500]).round(2)
+    array([2.67, 1.9 ])
+
+    Theorem 2.
+    """
     n, M = _large_clients("delta_b", setting, samples), 2 * big_r(setting)
     return least_t_0_theorem_2(setting, epsilon=epsilon, M=M) + M / np.sqrt(n)
 
@@ -162,8 +289,23 @@ def delta_b(setting: Setting, *, epsilon: float, T_0: float, M: float, samples: 
     """Theorem 2: |g - grad F| <= Delta_B with T_i = T_0 + M / sqrt(n_i).
 
     Delta_B = epsilon/(1 - epsilon) (T_0 + (M + 2R) sqrt(m/N)) + Delta_0.
+
+    setting  the clients and the confidence
+    epsilon  an upper bound on `byzantine_fraction`
+    T_0      the part of the thresholds that all clients share
+    M        the part of the thresholds that depends on the samples
+    samples  the n_i, one per client; their sum is N
+
     Needs epsilon < 1/2, M >= 2R, T_0 >= `least_t_0_theorem_2`, n_i >= n_0 and Delta_0 + 2/N <= R / sqrt(n_i) for all i.
-    Slip: the proof's r_0i = R / sqrt(n_i) lacks + 2/N and fails for small n_i: hence the last two needs.
+
+    >>> from fedhold import bounds
+    >>> setting, samples = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05), [500, 1500] * 10
+    >>> M = 2 * bounds.big_r(setting)
+    >>> T_0 = bounds.least_t_0_theorem_2(setting, epsilon=0.2, M=M)
+    >>> round(bounds.delta_b(setting, epsilon=0.2, T_0=T_0, M=M, samples=samples), 2)
+    1.12
+
+    Slip: the proof's r_0i = R / sqrt(n_i) lacks + 2/N and fails for small n_i; hence the last two needs.
     Slip: part (1) of the theorem prints Delta_A for Delta_B.
     """
     _large_clients("delta_b", setting, samples)
@@ -173,17 +315,37 @@ def delta_b(setting: Setting, *, epsilon: float, T_0: float, M: float, samples: 
 
 
 def r_mu(setting: Setting) -> float:
-    """No mu_i is further than this from grad F: r_mu = 4 sigma_mu ln(2 6^d m C_W (N L)^d / delta) + 2/N.  Eq. (rmu).
+    """No client's expected gradient mu_i is farther than this from grad F.
 
-    The branch the paper leaves out, sqrt(8 sigma_mu^2 ln(...)), is never the larger: the logarithm exceeds ln 12 > 1/2.
+    r_mu = 4 sigma_mu ln(2 6^d m C_W (N L)^d / delta) + 2/N.
+
+    setting  the clients and the confidence, with a `sigma_mu`
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01)
+    >>> round(bounds.r_mu(setting), 2)
+    2.61
+
+    Eq. (rmu). The branch that the paper leaves out, sqrt(8 sigma_mu^2 ln(...)), is never the larger one, because the
+    logarithm exceeds ln 12 > 1/2.
     """
     return 4 * setting.sigma_mu * _log_count(setting, setting.m) + 2 / setting.N
 
 
 def delta_mu(setting: Setting, *, samples: ArrayLike) -> float:
-    """The mean of the mu_i, weighted with the n_i, is no further than this from grad F.  Eq. (deltamu).
+    """The mean of the clients' expected gradients mu_i, weighted with the n_i, is no farther than this from grad F.
 
     Delta_mu = max{sqrt(8 s^2 l sum n_i^2) / N, 4 s l max n_i / N} + 2/N,  s = sigma_mu, l as in `delta_0`.
+
+    setting  the clients and the confidence, with a `sigma_mu`
+    samples  the n_i, one per client; their sum is N
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01)
+    >>> round(bounds.delta_mu(setting, samples=[500, 1500] * 10), 3)
+    0.187
+
+    Eq. (deltamu).
     """
     share = _client_sizes("delta_mu", setting, samples) / setting.N
     squares, largest = float(share @ share), float(share.max())
@@ -191,15 +353,40 @@ def delta_mu(setting: Setting, *, samples: ArrayLike) -> float:
 
 
 def least_t_0_theorem_3(setting: Setting, *, epsilon: float, M: float) -> float:
-    """The least T_0 of Theorem 3: (2 r_mu + epsilon (M + 2R) sqrt(m/N)) / (1 - 2 epsilon).  Needs M >= 2R.  Eq. (t0).
+    """The least T_0 of Theorem 3: (2 r_mu + epsilon (M + 2R) sqrt(m/N)) / (1 - 2 epsilon).
 
-    Slip: the main text wants T_0b ~ sigma sqrt(d/N ln(N/delta)), which ignores sigma_mu; the proof needs this one.
+    setting  the clients and the confidence, with a `sigma_mu`
+    epsilon  an upper bound on `byzantine_fraction`
+    M        the part of the thresholds T_i = T_0 + M / sqrt(n_i) that depends on the samples
+
+    Needs epsilon < 1/2, M >= 2R.
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01)
+    >>> round(bounds.least_t_0_theorem_3(setting, epsilon=0.2, M=2 * bounds.big_r(setting)), 2)
+    9.65
+
+    Eq. (t0).  Slip: the main text wants T_0b ~ sigma sqrt(d/N ln(N/delta)), which ignores sigma_mu; the proof needs this one.
     """
     return _least_t_0("delta_c", setting, epsilon, M, r_mu(setting))
 
 
 def thresholds_theorem_3(setting: Setting, *, epsilon: float, samples: ArrayLike) -> Vector:
-    """The least T_i = T_0 + M / sqrt(n_i) for which `delta_c` holds: M = 2R, T_0 = `least_t_0_theorem_3`."""
+    """The least T_i = T_0 + M / sqrt(n_i) for which `delta_c` holds: M = 2R, T_0 = `least_t_0_theorem_3`.
+
+    setting  the clients and the confidence, with a `sigma_mu`
+    epsilon  an upper bound on `byzantine_fraction`
+    samples  the n_i, one per client; their sum is N
+
+    Needs what `delta_c` needs of epsilon and of the n_i.
+
+    >>> from fedhold import bounds
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=2_000, m=2, delta=0.05, sigma_mu=0.01)
+    >>> bounds.thresholds_theorem_3(setting, epsilon=0.2, samples=[500, 1500]).round(2)
+    array([9.52, 8.75])
+
+    Theorem 3.
+    """
     n, M = _large_clients("delta_c", setting, samples), 2 * big_r(setting)
     return least_t_0_theorem_3(setting, epsilon=epsilon, M=M) + M / np.sqrt(n)
 
@@ -208,7 +395,22 @@ def delta_c(setting: Setting, *, epsilon: float, T_0: float, M: float, samples: 
     """Theorem 3: |g - grad F| <= Delta_C with T_i = T_0 + M / sqrt(n_i), with probability 1 - 2 delta.
 
     Delta_C = epsilon/(1 - epsilon) (T_0 + 2 r_mu + (M + 2R) sqrt(m/N)) + Delta_0 + Delta_mu.
-    Needs epsilon < 1/2, M >= 2R, T_0 >= `least_t_0_theorem_3`, and of the n_i what `delta_b` needs.
+
+    setting  the clients and the confidence, with a `sigma_mu`
+    epsilon  an upper bound on `byzantine_fraction`
+    T_0      the part of the thresholds that all clients share
+    M        the part of the thresholds that depends on the samples
+    samples  the n_i, one per client; their sum is N
+
+    Needs epsilon < 1/2, M >= 2R, T_0 >= `least_t_0_theorem_3`, and what `delta_b` needs of the n_i.
+
+    >>> from fedhold import bounds
+    >>> samples = [500, 1500] * 10
+    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01)
+    >>> M = 2 * bounds.big_r(setting)
+    >>> T_0 = bounds.least_t_0_theorem_3(setting, epsilon=0.2, M=M)
+    >>> round(bounds.delta_c(setting, epsilon=0.2, T_0=T_0, M=M, samples=samples), 2)
+    4.78
     """
     _large_clients("delta_c", setting, samples)
     least, far = least_t_0_theorem_3(setting, epsilon=epsilon, M=M), r_mu(setting)
@@ -218,13 +420,13 @@ def delta_c(setting: Setting, *, epsilon: float, T_0: float, M: float, samples: 
 
 
 def _log_count(setting: Setting, clients: int) -> float:
-    """ln(2 6^d clients C_W (N L)^d / delta), term by term: the number itself has d digits and more."""
+    """ln(2 6^d clients C_W (N L)^d / delta), summed term by term, because the number itself has more than d digits."""
     cover = setting.ln_c_w + setting.d * math.log(setting.N * setting.L)
     return math.log(2) + setting.d * math.log(6) + math.log(clients) + cover - math.log(setting.delta)
 
 
 def _deviation(sigma: float, log_count: float, squares: float, largest: float) -> float:
-    """How far a weighted mean strays, given the sum of the squared weights and the largest weight (Bernstein)."""
+    """How far a weighted mean can be off, given the sum of the squared weights and the largest weight (Bernstein)."""
     return sigma * max(math.sqrt(8 * squares * log_count), 4 * largest * log_count)
 
 
@@ -247,7 +449,7 @@ def _client_sizes(bound: str, setting: Setting, samples: ArrayLike) -> Vector:
 
 
 def _large_clients(bound: str, setting: Setting, samples: ArrayLike) -> Vector:
-    """The n_i, once |mean - G_i| <= Delta_0 + r_0i <= 2R / sqrt(n_i) is sure for every honest i, as the proofs use."""
+    """The n_i, after a check that |mean - G_i| <= Delta_0 + r_0i <= 2R / sqrt(n_i) for every honest i, which the proofs use."""
     n = _client_sizes(bound, setting, samples)
     _at_least(bound, "n_i >= n_0", "the smallest n_i", float(n.min()), n_0(setting))
     most = math.floor((big_r(setting) / (delta_0(setting) + 2 / setting.N)) ** 2)
@@ -257,19 +459,34 @@ def _large_clients(bound: str, setting: Setting, samples: ArrayLike) -> Vector:
 
 
 def _at_least(bound: str, needs: str, name: str, value: float, least: float, **met: float) -> None:
-    # Rounding alone must not refuse a T computed as 3 r_0; and whoever follows the remedy, itself rounded, must pass.
+    # A T computed as 3 r_0 must pass in spite of its rounding, and so must the value that the remedy names: it is rounded up.
     if not (math.isfinite(value) and value >= least - 1e-12 * abs(least)):
         step = 10.0 ** (math.floor(math.log10(abs(least))) - 5) if least else 1.0
         up = math.ceil(least / step) * step
         condition(False, bound, needs, f"raise {name} to at least {up:.6g}", **{name: value}, **met)
 
 
-# The convergence lemmas: w <- Proj_W(w - eta g(w)) with |g - grad F| <= Delta everywhere on W. F is L-smooth and w* is
-# its unconstrained minimiser; `start` is |w_0 - w*|, `gap` is F(w_0) - F(w*).
+# The convergence lemmas. Training steps are w <- Proj_W(w - eta g(w)) with |g - grad F| <= Delta everywhere on W; F is
+# L-smooth, and w* is its unconstrained minimiser.
 def strongly_convex_error(*, Delta: float, mu: float, L: float, eta: float, start: float, t: int) -> float:
-    """|w_t - w*| <= (1 - rho)^t start + 2 Delta / mu,  rho = eta mu / 2, for a mu-strongly convex F.  Lemma (strong).
+    """How far the model is from the minimiser after t rounds, for a mu-strongly convex F.
+
+    |w_t - w*| <= (1 - rho)^t start + 2 Delta / mu,  rho = eta mu / 2.
+
+    Delta  a bound on |g - grad F|, such as `delta_a`
+    mu     the strong convexity of F
+    L      the smoothness of F
+    eta    the learning rate
+    start  |w_0 - w*|
+    t      the number of rounds
 
     Needs 0 < mu <= L, 0 < eta <= 1/L, W convex and w* in W.  One step contracts by sqrt(1 - eta mu) <= 1 - rho.
+
+    >>> from fedhold import bounds
+    >>> [round(bounds.strongly_convex_error(Delta=0.1, mu=1.0, L=2.0, eta=0.5, start=10.0, t=t), 3) for t in (0, 10, 100)]
+    [10.2, 0.763, 0.2]
+
+    Lemma (strong).
     """
     holds, needs = 0 < mu <= L and 0 < eta * L <= 1, "0 < mu <= L and 0 < eta <= 1/L"
     condition(holds, "strongly_convex_error", needs, "lower mu or eta", mu=mu, L=L, eta=eta)
@@ -277,20 +494,47 @@ def strongly_convex_error(*, Delta: float, mu: float, L: float, eta: float, star
 
 
 def convex_radius(*, start: float) -> float:
-    """The radius of W around w* that Lemma (convex) prescribes: 2 start. None of its rounds leaves it."""
+    """The radius of W around w* that Lemma (convex) prescribes: 2 start. None of its rounds leaves this ball.
+
+    start  |w_0 - w*|
+
+    >>> from fedhold import bounds
+    >>> bounds.convex_radius(start=10.0)
+    20.0
+    """
     return 2 * start
 
 
 def convex_rounds(*, Delta: float, L: float, start: float) -> int:
-    """t_m = L start / Delta, rounded down: one round more could leave W, and the 16 has room for one less."""
+    """After how many rounds `convex_error` holds, for a convex F: t_m = L start / Delta, rounded down.
+
+    Delta  a bound on |g - grad F|, such as `delta_a`
+    L      the smoothness of F
+    start  |w_0 - w*|
+
+    Needs Delta > 0.
+
+    >>> from fedhold import bounds
+    >>> bounds.convex_rounds(Delta=0.3, L=2.0, start=10.0)
+    66
+
+    Lemma (convex). It is rounded down because one more round could leave W; the factor 16 of the error has room for one less.
+    """
     condition(Delta > 0, "convex_rounds", "Delta > 0", "without error, every further round helps", Delta=Delta)
     return math.floor(L * start / Delta)
 
 
 def convex_error(*, Delta: float, start: float) -> float:
-    """F(w_t) - F(w*) <= 16 start Delta after t = `convex_rounds`, for a convex F and eta = 1/L.  Lemma (convex).
+    """F(w_t) - F(w*) <= 16 start Delta after t = `convex_rounds`, for a convex F and the learning rate eta = 1/L.
 
-    Slip: case 2 of the proof misses a step of at most Delta^2/(2L) uphill; the 16 has room for it.
+    Delta  a bound on |g - grad F|, such as `delta_a`
+    start  |w_0 - w*|
+
+    >>> from fedhold import bounds
+    >>> bounds.convex_error(Delta=0.25, start=10.0)
+    40.0
+
+    Lemma (convex).  Slip: case 2 of its proof overlooks that one step may climb by Delta^2/(2L); the 16 has room for it.
     """
     return 16 * start * Delta
 
@@ -298,21 +542,51 @@ def convex_error(*, Delta: float, start: float) -> float:
 def nonconvex_radius(*, Delta: float, gap: float, gradient_bound: float) -> float:
     """The radius of W around w_0 that Lemma (nonconvex) prescribes: 2 (gradient_bound + Delta) gap / Delta^2.
 
-    Slip: the paper centres W at w*, and drops |w_0 - w*| from the sum of the steps; such a W need not hold w_0.
+    Delta           a bound on |g - grad F|, such as `delta_a`
+    gap             F(w_0) - F(w*)
+    gradient_bound  a bound on |grad F| on W
+
+    Needs Delta > 0.
+
+    >>> from fedhold import bounds
+    >>> bounds.nonconvex_radius(Delta=0.5, gap=3.0, gradient_bound=2.0)
+    60.0
+
+    Slip: the paper centres W at w* and drops |w_0 - w*| from the sum of the steps; such a W need not contain w_0.
     """
     condition(Delta > 0, "nonconvex_radius", "Delta > 0", "without error, no radius is needed", Delta=Delta)
     return 2 * (gradient_bound + Delta) * gap / Delta**2
 
 
 def nonconvex_rounds(*, Delta: float, L: float, gap: float) -> int:
-    """t_m = 2 L gap / Delta^2, rounded up: one round less, and |grad F|^2 may not average 2 Delta^2 yet."""
+    """After how many rounds `nonconvex_error` holds: t_m = 2 L gap / Delta^2, rounded up.
+
+    Delta  a bound on |g - grad F|, such as `delta_a`
+    L      the smoothness of F
+    gap    F(w_0) - F(w*)
+
+    Needs Delta > 0.
+
+    >>> from fedhold import bounds
+    >>> bounds.nonconvex_rounds(Delta=0.5, L=2.0, gap=3.0)
+    48
+
+    Lemma (nonconvex). It is rounded up because after one round less, the mean of |grad F|^2 may still exceed 2 Delta^2.
+    """
     condition(Delta > 0, "nonconvex_rounds", "Delta > 0", "without error, every further round helps", Delta=Delta)
     return math.ceil(2 * L * gap / Delta**2)
 
 
 def nonconvex_error(*, Delta: float) -> float:
-    """The least |grad F(w_t)|, t <= `nonconvex_rounds`, is at most sqrt(2) Delta; eta = 1/L.  Lemma (nonconvex).
+    """The least |grad F(w_t)| over t <= `nonconvex_rounds` is at most sqrt(2) Delta, for the learning rate eta = 1/L.
 
-    Slip: the proof adds Delta^2/(2L) once instead of once a round; the sum is then 2 t_m Delta^2 and the claim stands.
+    Delta  a bound on |g - grad F|, such as `delta_a`
+
+    >>> from fedhold import bounds
+    >>> round(bounds.nonconvex_error(Delta=0.5), 4)
+    0.7071
+
+    Lemma (nonconvex).  Slip: its proof adds Delta^2/(2L) once instead of once per round; the sum is then 2 t_m Delta^2, and
+    the claim stands.
     """
     return math.sqrt(2) * Delta

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 
 __all__ = ["FEWER", "condition", "integer", "listed", "positive", "require", "unknown"]
 
-FEWER = "Lower f, or gather more clients."  # the remedy where a bound on m and f fails
+FEWER = "Lower f, or gather more clients."  # the remedy where a bound on m in terms of f fails
 
 
 def require(condition: bool, rule: str, *, needs: str, remedy: str, **met: object) -> None:
@@ -20,7 +20,7 @@ def require(condition: bool, rule: str, *, needs: str, remedy: str, **met: objec
 
 
 def condition(holds: bool, bound: str, needs: str, remedy: str, **met: float) -> None:
-    """The same for the conditions of a theorem: numbers only, to six digits."""
+    """As `require`, for the conditions of a theorem: the values are numbers, shown to six digits."""
     if not holds:
         values = ", ".join(f"{name} = {value:.6g}" for name, value in met.items())
         raise ValueError(f"{bound} needs {needs}: {values}; {remedy}")
@@ -38,7 +38,7 @@ def integer(value: object, name: str, *, at_least: int = 0) -> int:
 
 
 def positive(value: object, name: str, *, zero: bool = False, infinite: bool = False) -> float:
-    """`value` as a float above 0 (or 0 itself where `zero`; infinity where `infinite`)."""
+    """`value` as a float above 0. With `zero`, 0 is allowed, too; with `infinite`, so is infinity."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}. Pass a number such as {name}=1.0.")
     number = float(value)
@@ -51,7 +51,7 @@ def positive(value: object, name: str, *, zero: bool = False, infinite: bool = F
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The message for a word nobody knows: the nearest one, and the whole list."""
+    """The message for an unknown name: it offers the nearest known one, and lists all of them."""
     words = sorted(known)
     near = difflib.get_close_matches(name, words, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

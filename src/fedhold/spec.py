@@ -1,4 +1,4 @@
-"""Specs: "nearest_neighbour_mixing(f=10) | huber(threshold=by_samples(0, 2))" as the stages it names."""
+"""Specs: text such as "nearest_neighbour_mixing(f=10) | huber(threshold=by_samples(0, 2))", parsed into its stages."""
 
 from __future__ import annotations
 
@@ -42,12 +42,17 @@ THRESHOLDS: dict[str, Function] = {
     threshold.__name__: threshold
     for threshold in (thresholds.automatic, thresholds.fixed, thresholds.by_samples, thresholds.from_theory)
 }
-FROM_CALL = ("rng", "start")  # arguments of aggregate() that a stage receives when it names them
+FROM_CALL = ("rng", "start")  # arguments of aggregate() that a stage receives if its function has such parameters
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A rule or a mixing, with its parameters; `function` takes the geometry first."""
+    """A rule or a mixing, with its parameters.
+
+    name        as in `RULES` or `MIXINGS`, or the name of a user's function
+    function    takes the geometry first, then the parameters by name
+    parameters  those given in the spec or in the call
+    """
 
     name: str
     function: Callable[..., Any]
@@ -68,11 +73,11 @@ class Stage:
 
     @property
     def declared(self) -> Declaration:
-        """What the function says of itself."""
+        """What the function declares about itself."""
         return declaration_of(self.function)
 
     def takes(self, name: str) -> bool:
-        """Whether the stage wants this argument of aggregate()."""
+        """Whether the function has a parameter of this name."""
         return name in inspect.signature(self.function).parameters
 
     def __str__(self) -> str:
@@ -81,7 +86,11 @@ class Stage:
 
 
 def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list[Stage]:
-    """The stages of a spec, the rule last. `parameters` are those of the rule, beside any in the spec."""
+    """The stages of a rule or spec; the last of them is the rule, those before it are mixings.
+
+    rule        a name, a spec, or a function of the geometry
+    parameters  further parameters of the rule, beside those in the spec
+    """
     if callable(rule):
         return [Stage(getattr(rule, "__name__", type(rule).__name__), rule, dict(parameters))]
     if not isinstance(rule, str):

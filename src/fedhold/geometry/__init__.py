@@ -3,7 +3,7 @@
 In: the matrix of updates, and what the first look at it found. Out: `Geometry`, all that a geometry rule may see, and the
 solver of the Huber problem. Imports: `fedhold.updates`, `fedhold.kernels`.
 
-    view.py     Geometry: it answers from passes over the data, or from the Gram matrix
+    view.py     Geometry: it computes distances by passes over the data, or from the Gram matrix
     gram.py     the m x m Gram matrix
     solver.py   the fixed point of the Huber problem, in the space of m weights
 """

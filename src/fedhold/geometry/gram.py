@@ -1,4 +1,4 @@
-"""The Gram matrix: m x m products that answer every question about distances without another pass over the data."""
+"""The Gram matrix: m x m products from which all distances follow without another pass over the data."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fedhold.kernels import Matrix, Vector, Weights
 
 __all__ = ["TRUSTED", "Gram"]
 
-# A squared distance that was found as a difference of products counts if it is so many times its rounding error: it is then
-# right to five digits. Where one client's is not, the distances are measured by subtraction instead.
+# A squared distance that was found as a difference of products is trusted if it is this many times its rounding error: it is
+# then right to five digits. If one client's is not, all distances are measured by subtraction instead.
 TRUSTED = 1e5
 
 
 @dataclass(frozen=True, eq=False)
 class Gram:
-    """<X_i - r, X_j - r> for all pairs, where r is one of the clients, or 0 where that is near: a shared offset has come off.
+    """<X_i - r, X_j - r> for all pairs, where r is one of the clients, or 0 where 0 is near: this removes a common offset.
 
     base      the matrix of the clients
-    mixture   what is made of the clients, if anything: the matrix is then that of the points mixture @ X
+    mixture   None, or a mixture: the points are then mixture @ X instead of the clients
     """
 
     base: Matrix
@@ -41,7 +41,7 @@ class Gram:
         return squares
 
     def distances(self, weights: Weights, resolution: float) -> Vector | None:
-        """|X_i - sum_j weights_j X_j| of every point; None where that would lose too many digits."""
+        """|X_i - sum_j weights_j X_j| of every point; None where too many digits would be lost."""
         towards = self.matrix @ weights
         own, size = self.matrix.diagonal(), float(weights @ towards)
         squares = own - 2 * towards + size
@@ -56,6 +56,6 @@ class Gram:
         return bool(np.isfinite(self.matrix).all() and typical > TRUSTED * rounding)
 
     def mixed(self, mixture: Matrix) -> Gram | None:
-        """That of the points mixture @ X; None unless the rows of the mixture sum to 1."""
+        """The Gram matrix of the points mixture @ X; None unless the rows of the mixture sum to 1."""
         whole = np.allclose(mixture.sum(axis=1), 1, rtol=0, atol=1e-9)
         return Gram(self.matrix, mixture) if whole else None

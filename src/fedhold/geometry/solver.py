@@ -1,6 +1,6 @@
 """The minimiser of eq. (5): a fixed point in the space of m weights, one pass over the data per step.
 
-Anderson mixing makes most solves end after a few steps; Newton's method takes over where the fixed point creeps.
+Anderson mixing ends most solves after a few steps; Newton's method takes over where the fixed point converges slowly.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from fedhold.kernels import Matrix, Vector, Weights, length
 
 __all__ = ["Solved", "pulls_at", "solve"]
 
-MEMORY = 5  # past steps that Anderson mixing combines; docs/solver.md tells what it and Newton save
-COARSE = 1e-4  # rounding of the centre, in typical distances, from which float32 is not enough
-CAUTION = (
-    4.0  # A verifying pass is made when the estimate is below the bound by this factor; one that fails is a pass lost.
-)
-PATIENCE = 20  # passes before Newton takes over
+MEMORY = 5  # past steps that Anderson mixing combines; docs/solver.md says what it and Newton's method save
+COARSE = 1e-4  # typical distances. Where rounding moves the centre by more, float32 is not enough.
+CAUTION = 4.0  # The estimate must be this many times below the bound before a pass is spent on verifying it.
+PATIENCE = 20  # passes before Newton's method takes over
 
 # Newton's method.
-STEPS = 200  # at most; most solves take fewer than ten
-HALVINGS = 60  # of a step, at most: beyond them it is below the rounding of the centre
-RIDGE = 1e-9  # added curvature, relative: along a line of clients there is none between them
+STEPS = 200  # the most steps; most solves take fewer than ten
+HALVINGS = 60  # the most halvings of a step. It is then below the rounding of the centre.
+RIDGE = 1e-9  # relative curvature that is added, because the loss may have none along a line of clients
 TINY = np.finfo(np.float64).tiny
 
 
@@ -37,9 +35,9 @@ class Solved:
     thresholds    T_i at the centre; None for rules without thresholds
     converged     whether the solver has reached its tolerance
     iterations    how many steps it made
-    stationarity  at least |sum_i n_i psi_i| at the centre
+    stationarity  an upper bound on |sum_i n_i psi_i| at the centre
     measured      the centre and the distances to it, where a pass has measured them already
-    origin        a place where what the weights lack of 1 lies; None where they sum to 1
+    origin        with weights that sum to less than 1, the point that gets the rest; None where they sum to 1
     """
 
     weights: Weights
@@ -59,9 +57,9 @@ def solve(
     geometry        the clients
     thresholds_at   distances of all clients -> their T_i
     start           weights to start from
-    tol             stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i): no client can raise the right side by more
-                    than its n_i T_i. The left side is estimated in every step, and verified in a pass of its own
-    max_iterations  steps at most
+    tol             the solver stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i): a client can raise the right side
+                    by no more than its n_i T_i. The left side is estimated in every step, and verified in a pass of its own
+    max_iterations  the most steps to make
     """
     weights, past, caution, missed = start, list[tuple[Weights, Weights]](), CAUTION, np.inf
     if COARSE * float(np.median(geometry.distances(weights))) < geometry.rounding:
@@ -74,9 +72,9 @@ def solve(
         target = normalised(pulls)
         gap = target - weights
         # Residuals of different clients are nearly orthogonal in many dimensions, so this is close to the left side. Where
-        # they are not, the estimate is too small, and `caution` learns by how much.
+        # they are not, the estimate is too small, and `caution` is raised accordingly.
         estimate = float(pulls.sum() * length(gap * distances))
-        # With thresholds of 0 most clients lie on the centre, and mixing with earlier steps would leave it again.
+        # With a bound of 0, most clients lie on the centre, and mixing with earlier steps would move away from it.
         past = [*past, (target, gap)][-MEMORY - 1 :] if bound > 0 else [(target, gap)]
         if caution * estimate <= bound or iteration == max_iterations:
             found = _verified(
@@ -84,7 +82,7 @@ def solve(
             )
             if found.converged or iteration == max_iterations:
                 return found
-            if found.stationarity > missed / 2:  # It is no better than last time: what is left is rounding.
+            if found.stationarity > missed / 2:  # It is hardly better than last time, so the rest of it is rounding.
                 geometry = geometry.widened()
             caution, missed = max(caution, found.stationarity / estimate if estimate > 0 else 1.0), found.stationarity
             weights = target
@@ -105,7 +103,7 @@ def _verified(
     iteration: int,
     directly: bool,
 ) -> Solved:
-    """|sum_i n_i psi_i| in a pass of its own: the force of the pulls, and at most |change| d_i for each pull that changes."""
+    """|sum_i n_i psi_i|, bounded in a pass of its own: the force of the pulls, plus |change| d_i for each changed pull."""
     measured = geometry.measure(weights, pulls=pulls, directly=directly)
     assert measured.force is not None
     thresholds = thresholds_at(measured.distances)
@@ -118,23 +116,24 @@ def _verified(
 
 
 def _anderson(past: list[tuple[Weights, Weights]], distances: Vector) -> Weights:
-    """The mixture of past steps whose gap, in units of distance, is smallest.  Anderson 1965; Walker & Ni 2011."""
+    """The combination of past steps with the smallest gap, in units of distance.  Anderson 1965; Walker & Ni 2011."""
     targets, gaps = (np.array(part) for part in zip(*past, strict=True))
     if len(past) == 1:
         return np.asarray(targets[0])
     typical = np.median(distances) or 1.0
-    scale = np.minimum(distances / typical, 1e3)  # A client at 1e30 must not be all that the fit sees.
+    scale = np.minimum(distances / typical, 1e3)  # A client at 1e30 must not outweigh all others in the fit.
     fit = np.linalg.lstsq((np.diff(gaps, axis=0) * scale).T, gaps[-1] * scale, rcond=1e-10)[0]
     mixture = np.maximum(targets[-1] - fit @ np.diff(targets, axis=0), 0)
     return normalised(mixture) if mixture.any() else np.asarray(targets[-1])
 
 
-# Newton's method in the span of the clients, for where the fixed point creeps: on top of a client, or along a line of them.
+# Newton's method in the span of the clients, for centres to which the fixed point converges slowly: on a client, or on a line
+# through clients.
 
 
 @dataclass(frozen=True)
 class _Rays:
-    """Clients as scaled points around an origin: client i lies at points[i] / scales[i], however far that is."""
+    """Clients as scaled points around an origin: client i lies at points[i] / scales[i], which may be very far away."""
 
     points: Matrix
     scales: Vector
@@ -147,7 +146,7 @@ class _Rays:
 
 
 def pulls_at(samples: Weights, thresholds: Vector, distances: Vector) -> Weights:
-    """n_i min(1, T_i / d_i)."""
+    """The pulls n_i min(1, T_i / d_i)."""
     clipped = distances > thresholds
     return samples * np.divide(thresholds, distances, out=np.ones_like(distances), where=clipped)
 
@@ -155,8 +154,8 @@ def pulls_at(samples: Weights, thresholds: Vector, distances: Vector) -> Weights
 def newton(geometry: Geometry, thresholds: Vector, weights: Weights, tol: float) -> Weights:
     """Weights of argmin_s sum_i n_i phi_i(|s - X_i|) for these thresholds, starting from the centre of `weights`.
 
-    Thresholds far below the distances make kinks, so they shrink towards their value by tens, each stage starting from
-    the one before. `geometry` must read float64.
+    Thresholds far below the distances make kinks in the loss. They are therefore approached from above, a factor of ten at a
+    time, and each stage starts from the solution of the one before. `geometry` must read float64.
     """
     rays = _rays(geometry, weights)
     centre = np.zeros(rays.points.shape[1])
@@ -177,9 +176,9 @@ def _rays(geometry: Geometry, weights: Weights) -> _Rays:
 
 
 def _minimise(rays: _Rays, samples: Weights, thresholds: Vector, centre: Vector, tol: float) -> Vector:
-    """argmin_s sum_i n_i phi_i(|s - X_i|): Newton steps, halved until the slope along the step no longer points back.
+    """argmin_s sum_i n_i phi_i(|s - X_i|) by Newton steps, each halved until the slope at its end no longer points back.
 
-    The slope, not the objective, decides: next to a client at 1e30 the objective's decrease is lost in rounding.
+    The slope decides and not the objective: with a client at 1e30, the decrease of the objective is lost in rounding.
     """
 
     def slope_at(place: Vector) -> tuple[Vector, Matrix, Vector]:
@@ -193,7 +192,7 @@ def _minimise(rays: _Rays, samples: Weights, thresholds: Vector, centre: Vector,
         pulls = pulls_at(samples, thresholds, distances)
         clipped = distances > thresholds
         bend = (units[clipped] * pulls[clipped, None]).T @ units[clipped]
-        # Without curvature the ridge makes the step long; it is then halved.
+        # Where there is no curvature, the small ridge makes the step long; it is then halved.
         step = -np.linalg.solve(pulls.sum() * (1 + RIDGE) * np.eye(len(centre)) - bend, gradient)
         slope = -float(step @ gradient)
         for _ in range(HALVINGS):

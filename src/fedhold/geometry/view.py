@@ -31,14 +31,12 @@ from fedhold.updates import (
 __all__ = ["Geometry", "Measurement", "normalised"]
 
 START_STEPS = 3  # Huber steps over a sample of columns
-SURPRISE = (
-    10  # a centre so many times farther from most clients than the sample said was captured outside of the sample
-)
+SURPRISE = 10  # A centre this many times farther from most clients than in the sample was moved in other columns.
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A weighted centre, and every client's distance to it; the force of given pulls on it."""
+    """A weighted centre, every client's distance to it, and the force of given pulls on it."""
 
     centre: Vector
     distances: Vector
@@ -46,7 +44,7 @@ class Measurement:
 
 
 def normalised(pulls: Weights) -> Weights:
-    """Weights that sum to 1. They are divided by the largest first, so that 1e308 samples do not overflow the sum."""
+    """Weights that sum to 1. They are divided by the largest one first, so that the sum does not overflow for 1e308 samples."""
     shares = pulls / pulls.max()
     weights: Weights = shares / shares.sum()
     return weights
@@ -56,7 +54,7 @@ def normalised(pulls: Weights) -> Weights:
 class _Anchor:
     """An anchor point (None: the origin) of known length, and every client's distance to it.
 
-    The distances to any other place follow from products with the data, which cost a fraction of a subtraction.
+    The distances to any other place follow from products with the data, which cost a fraction of what a subtraction costs.
     """
 
     place: Vector | None
@@ -65,13 +63,13 @@ class _Anchor:
 
     @cached_property
     def reach(self) -> Vector:
-        """At least |X_i|."""
+        """An upper bound on |X_i|."""
         return self.length + self.distances
 
     def distances_by(self, found: Products, resolution: float) -> Vector | None:
         """The distances to the place r + delta that the products were made with; None where too many digits would be lost.
 
-        |X_i - r - delta|^2 = |X_i - r|^2 - 2 <X_i - r, delta> + |delta|^2.
+        |X_i - r - delta|^2 = |X_i - r|^2 - 2 <X_i - r, delta> + |delta|^2, where r is the anchor point.
         """
         near = np.square(self.distances)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -88,11 +86,11 @@ class Geometry:
     samples     the n_i
     resolution  the relative rounding error of one number as it is read
 
-    Lengths are in units of 2**-base, as the updates are read; `real` and `read` convert them to the caller's and back.
+    Lengths are in units of 2**-base, as the updates are read; `real` converts them to the caller's units and `read` back.
     """
 
     def __init__(self, updates: Updates, samples: Weights, look: FirstLook | None = None) -> None:
-        """`look` is what is known from an earlier pass. With a Gram matrix in it, solving needs no pass over the data."""
+        """`look` is what an earlier pass has found. With a Gram matrix in it, solving needs no pass over the data."""
         self._updates = updates
         self.samples = samples
         self.m, self.d, self.resolution = updates.m, updates.d, updates.resolution
@@ -118,7 +116,7 @@ class Geometry:
     def squared_distances(self) -> Matrix:
         """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
         if self._gram is None:
-            # A client comes off first, for float32 would lose the differences in an offset that all clients share.
+            # A client is subtracted first, because with a large common offset float32 would lose the differences.
             middle = int(self.distances(self.start()).argmin())
             self._gram = Gram(gram_around(self._updates, self._updates.row(middle)))
         return self._gram.squared_distances
@@ -129,24 +127,24 @@ class Geometry:
 
     @cached_property
     def shares(self) -> Weights:
-        """The samples over the largest of them: the same weights, and no sum that overflows."""
+        """The samples divided by the largest of them: the same weights, and their sum does not overflow."""
         return self.samples / self.samples.max()
 
     def real(self, lengths: Vector | float) -> Vector:
-        """Lengths as the caller knows them; what float64 cannot hold becomes its largest number."""
+        """Lengths in the caller's units; what float64 cannot hold becomes its largest number."""
         return unscaled(lengths, self._updates.base) if self._updates.base else np.asarray(lengths)
 
     def read(self, lengths: Vector | float) -> Vector:
-        """The caller's lengths in the units used here; infinity where they are beyond all clients."""
+        """The caller's lengths in the units used here; infinity where they overflow."""
         with np.errstate(over="ignore"):
             return np.ldexp(lengths, self._updates.base) if self._updates.base else np.asarray(lengths)
 
     def start(self) -> Weights:
         """Weights of a robust centre, found cheaply.
 
-        With a Gram matrix: near the client whose distances have the lowest median. Else after a few Huber steps from the
-        coordinate median, over a sample of columns. A liar who hides outside the sample shows when the centre is measured over
-        all columns; then the weights are found over all columns, too.
+        With a Gram matrix, the centre is near the client whose distances have the lowest median. Otherwise it comes from a few
+        Huber steps from the coordinate-wise median, over a sample of columns. Liars may hide outside the sample: the centre,
+        measured over all columns, is then unexpectedly far from most clients, and the weights are found over all columns.
         """
         return self._start
 
@@ -173,7 +171,7 @@ class Geometry:
         return normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
 
     def sampled_gram(self, clients: NDArray[np.intp], columns: int, rng: np.random.Generator) -> Matrix:
-        """<X_i - mean, X_j - mean> of these clients over so many columns, drawn by `rng`, up to a factor."""
+        """<X_i - mean, X_j - mean> of these clients over this many columns, drawn by `rng`, up to a factor."""
         chosen = np.sort(rng.choice(self.d, min(columns, self.d), replace=False))
         return sampled_gram(self._updates.take(clients), chosen)
 
@@ -190,7 +188,7 @@ class Geometry:
         return points
 
     def materialised(self) -> Geometry:
-        """The same points for a solve: mixed once, not in every pass. Those with a Gram matrix need no pass."""
+        """The same points for a solve, mixed once and not in every pass. Points with a Gram matrix stay as they are."""
         if self._gram is not None:
             return self
         rows = self._updates.materialised()
@@ -206,10 +204,12 @@ class Geometry:
         origin: Vector | None = None,
         directly: bool = False,
     ) -> Measurement:
-        """Centre, distances and |sum_i pulls_i (X_i - centre)|, in one pass.
+        """The centre, the distances to it, and |sum_i pulls_i (X_i - centre)|, in one pass.
 
-        The centre is weights @ X; with an origin, what the weights lack of 1 lies there. Distances are found by products where
-        those keep enough digits, unless they are to be measured directly, which is by subtraction.
+        weights   the centre is weights @ X
+        pulls     the pulls whose force on the centre is to be found
+        origin    with weights that sum to less than 1, the point that gets the rest of the weight
+        directly  measure distances by subtraction; by default they come from products where those keep enough digits
         """
         if self._gram is not None and origin is None and pulls is None and np.count_nonzero(weights) == 1:
             return self._at_client(self._gram, int(weights.argmax()))
@@ -222,7 +222,7 @@ class Geometry:
         return self._directly(weights, pulls, origin)
 
     def _at_client(self, gram: Gram, client: int) -> Measurement:
-        """A client as the centre: distances between pairs are known, except those too small to be trusted."""
+        """A client as the centre: its distances to the others are known. Those too small to be trusted are measured."""
         place = self._updates.row(client)
         squares, own = gram.squared_distances[client], gram.matrix.diagonal()
         near = np.flatnonzero(squares <= TRUSTED * self.resolution * (own + own[client]))
@@ -236,18 +236,18 @@ class Geometry:
         anchor = self._anchor
         if anchor is None:
             return _ByProducts(None, None)
-        # Near the solution the pulls are nearly the weights, and what is left of them is small: so is its rounding.
+        # Near the solution the pulls are nearly proportional to the weights: the difference is small, and so is its rounding.
         rest = None if pulls is None else pulls - pulls.sum() * weights
         found = swept(self._updates, weights, rest, anchor.place, centre)
         force = None if pulls is None else float(np.sqrt(found.force)) + self.blur(pulls)
         return _ByProducts(anchor.distances_by(found, self.resolution), force)
 
     def blur(self, pulls: Weights) -> float:
-        """What rounding can take from the force of pulls where it is found by products."""
+        """How much rounding can take from the force of pulls where it is found by products."""
         return np.inf if self._anchor is None else self.resolution * float(pulls @ self._anchor.reach)
 
     def _directly(self, weights: Weights, pulls: Weights | None, origin: Vector | None) -> Measurement:
-        """By subtraction. The centre becomes the anchor point of later measurements by products."""
+        """The measurement by subtraction. The centre becomes the anchor point of later measurements by products."""
         found = measured(self._updates, weights, pulls, origin)
         distances = self._distances(found.residuals.squares, found.centre)
         if origin is None:
@@ -255,7 +255,7 @@ class Geometry:
         return Measurement(found.centre, distances, None if pulls is None else float(np.sqrt(found.residuals.force)))
 
     def distances_to(self, place: Vector, products: Products | None = None) -> Vector:
-        """|X_i - place| of every client; `products` are those with the place, where an earlier pass has found them."""
+        """|X_i - place| of every client; `products` are those with the place, if an earlier pass has found them."""
         anchor = self._anchor
         if anchor is not None:
             products = products_with(self._updates, place, anchor.place) if products is None else products
@@ -265,14 +265,14 @@ class Geometry:
         return self._distances(squared_distances_to(self._updates, place), place)
 
     def _distances(self, squares: Vector, centre: Vector) -> Vector:
-        """Distances from sums of squares; 0 for what lies within the rounding of the centre."""
+        """Distances from sums of squares; distances within the rounding of the centre become 0."""
         distances = np.sqrt(squares)
         floor = 8 * self.rounding_of(centre)
         distances[distances <= floor] = 0.0
         return distances
 
     def column_row(self, rule: Columnwise) -> Vector:
-        """The row that a column rule makes of the points."""
+        """The row that a column rule makes from the points."""
         return column_row(self._updates, rule)
 
     def coordinates(self, centre: Vector, scales: Vector) -> Matrix:
@@ -291,7 +291,7 @@ class Geometry:
 
     @property
     def rounding(self) -> float:
-        """About the rounding error of a centre: the resolution times how far the clients are from 0."""
+        """About the rounding error of a centre: the resolution times the clients' typical distance from 0."""
         if self._anchor is None:
             self._directly(self.start(), None, None)
         assert self._anchor is not None
@@ -300,7 +300,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class _ByProducts:
-    """What products told: distances, or None where they would lose too many digits; the force of pulls, if there were any."""
+    """What products gave: distances, or None where too many digits would be lost; and the force of pulls, if there were any."""
 
     distances: Vector | None
     force: float | None

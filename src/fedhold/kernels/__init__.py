@@ -1,11 +1,11 @@
-"""The few loops over the d numbers of an update, and what they stand on: array libraries, threads, compiled code.
+"""The few loops over the d numbers of an update, and what they build on: array libraries, threads, compiled code.
 
 In: blocks of columns, as NumPy arrays. Out: sums over their columns, or one row. Imports: nothing of fedhold.
 
     sums.py         what the loops find, with a name for every number
     numpy_side.py   the interface: every loop, by NumPy
     numba_side.py   the loops that compiled code makes faster
-    choice.py       which side does the work
+    choice.py       whether NumPy or numba runs the loops
     threads.py      threads that share blocks
     arrays.py       NumPy, torch and JAX arrays in and out; the aliases Block, Vector, Matrix, Weights, Floats
 """

@@ -1,4 +1,4 @@
-"""Array libraries: one view of NumPy, torch and JAX arrays, and the way back.
+"""Array libraries: NumPy, torch and JAX arrays as NumPy views, and results as arrays of these libraries again.
 
 Arrays that live in host memory are read as NumPy views without a copy. Arrays on another device stay there and are read
 block by block through the array API.
@@ -37,13 +37,13 @@ __all__ = [
 ]
 
 Block = NDArray[Any]
-"""Columns of all rows."""
+"""Some columns of all rows."""
 
 Vector = NDArray[np.float64]
-"""Numbers in a row. Where there are d of them and the updates lie on a cluster, a `Spread` stands for it."""
+"""One axis of numbers. A vector of d numbers is a `Spread` instead, if the updates lie on a cluster."""
 
 Matrix = NDArray[np.float64]
-"""Rows of numbers, such as m x m products."""
+"""Two axes of numbers, such as m x m products."""
 
 Weights = NDArray[np.float64]
 """One number of at least 0 per client."""
@@ -55,19 +55,19 @@ LARGEST = float(np.finfo(np.float64).max)
 
 
 def is_array(thing: object) -> bool:
-    """Whether `thing` is an array of a library we know (a NumPy scalar is not)."""
+    """Whether `thing` is an array of a supported library (a NumPy scalar is not)."""
     return isinstance(thing, np.ndarray) or (
         not isinstance(thing, np.generic | type) and bool(api.is_array_api_obj(thing))
     )
 
 
 def is_dask(thing: object) -> bool:
-    """Whether `thing` is a Dask array; never imports Dask."""
+    """Whether `thing` is a Dask array. This never imports Dask."""
     return bool(api.is_dask_array(thing))
 
 
 def dtype_name(array: Any) -> str:
-    """'float32', 'bfloat16', 'int64', ... in every library."""
+    """The name of an array's dtype, such as 'float32', 'bfloat16' or 'int64', in every library."""
     dtype = array.dtype.newbyteorder("=") if isinstance(array.dtype, np.dtype) else array.dtype
     return str(dtype).rpartition(".")[2]
 
@@ -83,14 +83,14 @@ def kind(array: Any) -> str:
 
 
 def compute_dtype(name: str) -> type[np.float32] | type[np.float64]:
-    """The dtype to compute in: float32 where the data has no more digits, float64 for the rest and for integers."""
+    """The dtype to compute in: float32 where the data has no more digits, float64 for other floats and for integers."""
     return np.float32 if name in ("float16", "float32", "bfloat16") else np.float64
 
 
 def host(array: Any) -> Any:
     """A NumPy view of an array in host memory; arrays elsewhere, and bfloat16, come back as they are.
 
-    Raises whatever the library raises for what cannot be read: sparse layouts, dtypes NumPy lacks, arrays without data.
+    Raises the library's own error for what cannot be read: sparse layouts, dtypes that NumPy lacks, arrays without data.
     """
     if isinstance(array, np.ndarray):
         return np.asarray(array)
@@ -105,7 +105,7 @@ def host(array: Any) -> Any:
 
 
 def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
-    """Any array as a NumPy array of `dtype` (None: of its own); free where it is one already."""
+    """Any array as a NumPy array of `dtype` (None: of its own); this is free if it is one already."""
     if api.is_torch_array(block):
         block = block.float() if dtype_name(block) == "bfloat16" else block
         block = block.cpu().numpy()
@@ -123,7 +123,7 @@ def from_host(values: Vector, template: Any, name: str) -> Any:
     low, high = float(limits.min), float(limits.max)
     if kind(template) == "integer":
         values = np.rint(values)
-        # float(2**63 - 1) is 2**63, which int64 does not hold
+        # float(2**63 - 1) is 2**63, which int64 does not hold.
         low, high = (float(np.nextafter(x, 0)) if abs(x) > 2**53 else x for x in (low, high))
     if values.size and (values.min() < low or values.max() > high):
         values = np.clip(values, low, high)
@@ -134,13 +134,13 @@ def from_host(values: Vector, template: Any, name: str) -> Any:
 
 
 def weighted_median(rows: NDArray[Any], weights: Weights) -> NDArray[Any]:
-    """Of each column the smallest entry at which at least half of the weight lies at or below it.
+    """The weighted median of each column: its smallest entry such that entries up to it have at least half of the weight.
 
     >>> weighted_median(np.array([3, 1, 2]), np.array([1.0, 1.0, 5.0]))
     array(2)
     """
     order = np.argsort(rows, axis=0, kind="stable")
-    shares = weights / weights.max()  # so that 1e308 samples do not overflow the sum
+    shares = weights / weights.max()  # so that the sum does not overflow for 1e308 samples
     below = np.cumsum(shares[order], axis=0)
     half = np.argmax(below >= 0.5 * shares.sum() * (1 - 1e-12), axis=0)
     place = np.take_along_axis(order, half[None], axis=0)
@@ -156,7 +156,7 @@ def lengths(rows: NDArray[np.float64]) -> Vector:
 
 
 def length(vector: Vector) -> float:
-    """The Euclidean norm of one vector, also where squares would overflow; without a copy where they do not."""
+    """The Euclidean norm of one vector, also where squares would overflow; it makes a copy only there."""
     if not isinstance(vector, np.ndarray):
         return float(vector.length())
     with np.errstate(over="ignore", under="ignore"):
@@ -165,17 +165,17 @@ def length(vector: Vector) -> float:
 
 
 def each(vector: Vector, function: Callable[[Vector], Vector]) -> Vector:
-    """function(vector), for a function of every number on its own."""
+    """function(vector), for a function that treats every number by itself."""
     return function(vector) if isinstance(vector, np.ndarray) else vector.each(function)
 
 
 def largest(vector: Vector) -> float:
-    """The largest magnitude in a vector; NaN where it holds one."""
+    """The largest magnitude in a vector; NaN where the vector holds one."""
     return float(np.abs(vector).max() if isinstance(vector, np.ndarray) else vector.largest())
 
 
 def unscaled(numbers: Vector | float, base: int) -> Vector:
-    """Numbers that were read times 2**base as the caller knows them; what float64 cannot hold becomes its largest number."""
+    """Numbers that were read times 2**base in the caller's units; what float64 cannot hold becomes its largest number."""
     if not base:
         return np.asarray(numbers)
     with np.errstate(over="ignore"):
@@ -183,7 +183,7 @@ def unscaled(numbers: Vector | float, base: int) -> Vector:
 
 
 def numbers(given: object) -> Vector:
-    """What a caller's function returned, as float64; an empty array where it is no array of numbers."""
+    """What a user's function returned, as float64; an empty array where it is not an array of numbers."""
     try:
         return np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):

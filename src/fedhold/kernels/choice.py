@@ -1,4 +1,4 @@
-"""Which side does the loops: NumPy, or numba (the extra `fast`) where it is installed and the data is large."""
+"""Whether NumPy or numba (the extra `fast`) runs the loops: numba, where it is installed and the data is large."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from fedhold.kernels.numpy_side import NUMPY, NumpyKernels
 
 __all__ = ["ENOUGH", "kernels_for", "numba_version", "worth_compiling"]
 
-ENOUGH = 2**22  # numbers: compiled code saves 5 to 10 ms each time, which pays for importing numba, half a second
+ENOUGH = 2**22  # numbers. Compiled code then saves 5 to 10 ms per call, which pays for half a second of importing it.
 
 
 def kernels_for(numbers: int) -> NumpyKernels:
-    """The kernels to use on so many numbers."""
+    """The kernels to use on this many numbers."""
     return _compiled() if worth_compiling(numbers) else NUMPY
 
 
 def worth_compiling(numbers: int) -> bool:
-    """Whether numba is installed, and to be used for so many numbers."""
+    """Whether numba is installed, and worth using for this many numbers."""
     return numbers >= ENOUGH and _has_numba()
 
 
 @cache
 def _compiled() -> NumpyKernels:
-    from fedhold.kernels.numba_side import NumbaKernels  # only here, so that little data does not import numba
+    from fedhold.kernels.numba_side import NumbaKernels  # Imported here, numba is not loaded for small data.
 
     return NumbaKernels()
 
@@ -43,7 +43,7 @@ def _has_numba() -> bool:
 
 
 def numba_version() -> str:
-    """The version of numba that is installed, without importing it; "none" where there is none."""
+    """The version of numba that is installed, found without importing it; "none" if it is not installed."""
     try:
         return version("numba")
     except PackageNotFoundError:

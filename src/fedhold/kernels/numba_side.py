@@ -1,4 +1,4 @@
-"""The loops over columns, compiled by numba: other threads run meanwhile, so that memory is the limit and not one core.
+"""The loops over columns, compiled by numba. They release the interpreter lock, so that several cores work at a time.
 
 Numba keeps its machine code on disk, and compiles anew when this file has changed; it looks at no other file. So every
 constant that compiled code reads stands here, and numbers from elsewhere (RUN) are passed as arguments.
@@ -22,28 +22,27 @@ from fedhold.kernels.sums import Pairs, Products
 __all__ = ["NumbaKernels"]
 
 # Sweeps.
-CACHED = 2**18  # numbers that two loops read one after the other, the second time from cache
-SHORTEST, LONGEST = (
-    512,
-    4096,
-)  # columns of such a tile: long enough to be read fast, short enough for exact sums in float32
-NOWHERE = np.empty(0)  # stands for an anchor point at the origin, so that compiled code sees one type
+CACHED = 2**18  # numbers of a tile that two loops read one after the other, the second one from cache
+SHORTEST, LONGEST = 512, 4096  # columns of a tile. Long rows are read faster, short sums in float32 are more exact.
+NOWHERE = np.empty(0)  # This stands for an anchor point at the origin, so that compiled code sees one type.
 
 # Products of all pairs.
-NEAR = 64  # rows of a run that stay in L2 while all others pass by
-MANY = 256  # clients, from which BLAS by itself is faster than compiled code shared by threads
+NEAR = 64  # rows of a run that stay in the L2 cache while they are multiplied with all others
+MANY = 256  # clients, from which on BLAS is faster than compiled code shared by threads
 
 # Mixtures.
-MIXED_COLUMNS = 256  # of a tile: 500 rows of them are half of L2
+MIXED_COLUMNS = 256  # columns of a tile: 500 rows of them fill half of the L2 cache
 
 # Order statistics.
-LANES = 64  # columns at a time, known to the compiler; 100 rows of them fit in L1, 500 in L2
-LOADED = 2048  # rows of lanes to load at once: longer runs of memory are read faster, and half of L2 holds them
-NETWORK = 128  # clients, at most: there a network costs a third more than counting for a median, and a sixth less for two ranks
-SAMPLE = 31  # rows, sorted, that give the first pivots: liars cannot stretch these as they can stretch the extremes
+LANES = 64  # columns at a time, a constant for the compiler; 100 rows of them fit in the L1 cache, 500 in L2
+LOADED = 2048  # rows of lanes loaded at a time. They fill half of L2, and longer runs of memory are read faster.
+# The most clients for a sorting network. With so many, it is a third slower than counting for a median, and a sixth faster for
+# two ranks.
+NETWORK = 128
+SAMPLE = 31  # rows that are sorted for the first pivots. Liars cannot move these as far as they can move the extremes.
 PROBES, JUMP = 3, 4  # pivots from the sample: at the rank's place in it, JUMP places beyond, and between the two
-CLOSER = 12  # pivots between two looks at which numbers are left; only a look sees that they are all equal
-STEPS = 200  # at most; every third step bisects, and a float64 takes 11 of these for its exponent and 53 for its digits
+CLOSER = 12  # steps after which we look at the numbers left. Counts alone do not show that they are all equal.
+STEPS = 200  # the most steps. Every third one bisects: a float64 takes 11 of these for its exponent, 53 for its digits.
 
 
 class NumbaKernels(NumpyKernels):
@@ -60,7 +59,7 @@ class NumbaKernels(NumpyKernels):
     def pairing(self, m: int) -> Portion:
         if m > MANY:
             return super().pairing(m)
-        return Portion(max(2**22, 32 * m**2), parallel=True)  # The m x m matrix of a block is small beside the block.
+        return Portion(max(2**22, 32 * m**2), parallel=True)  # A block is then much larger than its m x m products.
 
     def ordering(self, m: int, *, copied: bool) -> Portion:
         """Whole groups of LANES columns, so that no lane is idle."""
@@ -100,13 +99,12 @@ class NumbaKernels(NumpyKernels):
         return super().residual_gram(block, place) if len(block) > MANY else self._pairs(block, place, exactly=True)
 
     def _pairs(self, block: Block, place: Block, *, exactly: bool) -> Pairs:
-        """With |X_i|^2; or, exactly, with |X_i - place|^2 summed in float64."""
+        """The products of all pairs around `place`, and |X_i|^2; or, with `exactly`, |X_i - place|^2 summed in float64."""
         m, width = block.shape
         whole = -(-m // 4) * 4
         products, squares = np.zeros((whole, whole)), np.zeros(m)
-        tile = np.zeros(
-            (whole, RUN), block.dtype
-        )  # Shorter runs would stay in L2, but adding them up would be most work.
+        # Shorter runs would stay in the L2 cache, but adding their sums up would then be most of the work.
+        tile = np.zeros((whole, RUN), block.dtype)
         _gram(*_line_of(block), width, np.ascontiguousarray(place), RUN, tile, products, squares, exactly)
         products = products[:m, :m]
         return Pairs(np.triu(products) + np.triu(products, 1).T, squares)
@@ -138,18 +136,21 @@ class NumbaKernels(NumpyKernels):
 
 
 def _line_of(block: Block) -> tuple[Block, int]:
-    """The block's memory as one line, and how far apart its rows begin in it; of a copy where a row is no run of memory."""
+    """The block's memory as one array, and the distance between the starts of two rows in it.
+
+    Where the numbers of a row are not contiguous, it is the memory of a copy.
+    """
     size, (apart, step) = block.itemsize, block.strides
     if step != size or apart < 0 or apart % size or not block.flags.aligned:
         block = np.array(block, order="C")
         apart = block.strides[0]
     apart //= size
-    # Read-only whatever it was, so that compiled code sees one type and is compiled once.
+    # It is always read-only, so that compiled code sees one type and is compiled once.
     return as_strided(block, ((len(block) - 1) * apart + block.shape[1],), (size,), writeable=False), apart
 
 
 def _columns(m: int) -> int:
-    """Columns of a tile of m rows that stays in cache."""
+    """How many columns a tile of m rows has, so that it stays in cache."""
     return min(max(CACHED // m, SHORTEST), LONGEST)
 
 
@@ -157,9 +158,10 @@ def _columns(m: int) -> int:
 def network(m: int, low: int, high: int) -> NDArray[np.int64]:
     """The comparators (a, b), a < b, of a network that puts the numbers of ranks `low` and `high` in these places.
 
-    It is Batcher's sorting network, cut down from its last comparator to the first: a comparator is of no use if both of its
-    places are to hold any numbers below the ranks, or between them, or above. For more than NETWORK clients, ranks are found
-    by counting, and the network sorts the sample that gives the first pivots.
+    It is Batcher's sorting network without the comparators that these ranks do not depend on. They are found from the last to
+    the first: a comparator is of no use if both of its places need only hold some numbers below the ranks, between them, or
+    above them. For more than NETWORK clients, ranks are found by counting, and the network sorts the sample that gives the
+    first pivots.
     """
     if m > NETWORK:
         return np.array(_merge_sort(SAMPLE), np.int64)
@@ -173,7 +175,7 @@ def network(m: int, low: int, high: int) -> NDArray[np.int64]:
 
 
 def _merge_sort(m: int) -> list[tuple[int, int]]:
-    """Batcher's odd-even merge sort."""
+    """The comparators of Batcher's odd-even merge sort."""
     pairs, p = [], 1
     while p < m:
         k = p
@@ -196,13 +198,13 @@ def _compiled(*, reorder: bool) -> Callable[[Callable[..., Any]], Callable[..., 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # There is no place: neither beside this file nor in the user's cache.
+        except RuntimeError:  # Neither the folder of this file nor the user's cache can be written to.
             return numba.njit(**options)(function)
 
     return mark
 
 
-# Sweeps: rows in groups, in tiles that stay in cache.
+# Sweeps: several rows at a time, in tiles that stay in cache.
 
 
 @_compiled(reorder=True)
@@ -218,7 +220,7 @@ def _row_squares(line, apart, width, run, found):
 
 @_compiled(reorder=True)
 def _sweep(line, apart, rows, place, centre, tile, along):
-    """Adds <X_i, delta> to `along`; returns <place, delta>, |delta|^2 and the squared force of the second row."""
+    """Add <X_i, delta> to `along`; return <place, delta>, |delta|^2 and the squared force of the second row."""
     offset, size, force = 0.0, 0.0, 0.0
     middle, pulled_middle = np.empty(tile, line.dtype), np.empty(tile, line.dtype)
     for start in range(0, centre.size, tile):
@@ -281,7 +283,7 @@ def _add8(sums, a, b, c, d, e, f, g, h, w):
 
 @_compiled(reorder=True)
 def _dots(line, apart, delta, found):
-    """Adds <X_i, delta> to every row's number, four rows at a time."""
+    """Add <X_i, delta> to every row's number, four rows at a time."""
     n, m = delta.size, found.size
     for i in range(0, m - 3, 4):
         at = i * apart
@@ -305,7 +307,7 @@ def _dots(line, apart, delta, found):
         found[i] += total
 
 
-# Products of all pairs: four rows with four others at a time.
+# Products of all pairs: four rows times four others at a time.
 
 
 @_compiled(reorder=True)
@@ -337,7 +339,7 @@ def _gram(line, apart, width, place, run, tile, products, squares, exactly):
 
 @_compiled(reorder=True)
 def _pairs(a, b, c, d, e, f, g, h, products, k):
-    """Sixteen sums that stay in registers."""
+    """Sixteen products, whose sums stay in registers."""
     zero = a.dtype.type(0)
     ae, af, ag, ah = zero, zero, zero, zero
     be, bf, bg, bh = zero, zero, zero, zero
@@ -393,7 +395,7 @@ def _mixed(line, apart, m, matrix, place, tile, sums, out):
 
 @_compiled(reorder=True)
 def _add_rows(a, b, c, d, e, f, g, h, w):
-    """Four weighted rows to each of four sums; the weights stay in registers."""
+    """Add four weighted rows to each of four sums; the weights stay in registers."""
     ae, af, ag, ah = w[0, 0], w[0, 1], w[0, 2], w[0, 3]
     be, bf, bg, bh = w[1, 0], w[1, 1], w[1, 2], w[1, 3]
     ce, cf, cg, ch = w[2, 0], w[2, 1], w[2, 2], w[2, 3]
@@ -406,15 +408,15 @@ def _add_rows(a, b, c, d, e, f, g, h, w):
         d[j] += (de * x + df * y) + (dg * z + dh * v)
 
 
-# Order statistics of LANES columns at once, without sorting any of them. Rows of LANES numbers are compared lane by lane: every
-# loop is a few vector instructions. Up to NETWORK clients run through a sorting network, cut down to what the wanted ranks
-# depend on. More are counted: how many numbers are at most a pivot tells on which side of it a rank lies, and pivots guessed
-# from such counts soon close in on it. What is not finite gives nonsense, in bounded time.
+# Order statistics of LANES columns at a time, without sorting any of them. Rows of LANES numbers are compared lane by lane, so
+# that every loop is a few vector instructions. The numbers of up to NETWORK clients run through a sorting network, cut down to
+# what the wanted ranks depend on. For more clients we count: the count of numbers up to a pivot tells on which side of it a
+# rank lies, and pivots chosen by such counts soon close in on it. Numbers that are not finite give nonsense, in bounded time.
 
 
 @_compiled(reorder=False)
 def _trimmed_means(line, apart, m, f, comparators, row):
-    """For every column; its mean without the f lowest and the f highest, or its median where no more than two are left."""
+    """The mean of every column without its f lowest and f highest numbers; its median where no more than two are left."""
     loaded, means = np.empty((max(LOADED // m, 1), m, LANES), line.dtype), np.empty(LANES)
     low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
     for group in range((len(row) + LANES - 1) // LANES):
@@ -423,7 +425,7 @@ def _trimmed_means(line, apart, m, f, comparators, row):
         keys = loaded[group % len(loaded)]
         _ranks(keys, f, m - 1 - f, comparators, low, high)
         if m - 2 * f <= 2:
-            for j in range(LANES):  # halves first: two numbers near the largest float have no sum
+            for j in range(LANES):  # They are halved first: a sum of numbers near the largest float overflows.
                 means[j] = np.float64(low[j]) / 2 + np.float64(high[j]) / 2
         else:
             _clipped_sums(keys, low, high, m - 2 * f, means)
@@ -435,7 +437,7 @@ def _trimmed_means(line, apart, m, f, comparators, row):
 
 @_compiled(reorder=False)
 def _clipped_sums(keys, low, high, count, sums):
-    """sum_i (x_i - low) / count, all numbers clipped: f of them at `low`, f at `high`, whatever ties there are."""
+    """sum_i (x_i - low) / count, with all numbers clipped to [low, high]: f of them count as `low` and f as `high`."""
     share, m = 1.0 / count, len(keys)
     for j in range(LANES):
         sums[j] = 0.0
@@ -454,7 +456,7 @@ def _clipped_sums(keys, low, high, count, sums):
 
 @_compiled(reorder=False)
 def _means_around_medians(line, apart, m, keep, middle, last, row):
-    """For every column; the mean of the `keep` numbers nearest to its median."""
+    """The mean of the `keep` numbers of every column nearest to its median."""
     loaded, away = np.empty((max(LOADED // m, 1), m, LANES), line.dtype), np.empty((m, LANES))
     low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
     centre, reach, means = np.empty(LANES), np.empty(LANES), np.empty(LANES)
@@ -476,7 +478,7 @@ def _means_around_medians(line, apart, m, keep, middle, last, row):
 
 @_compiled(reorder=False)
 def _near_means(keys, centre, reach, keep, means):
-    """The mean of the `keep` numbers within reach of the centre; of those at its edge, the lower first."""
+    """The mean of the `keep` numbers within reach of the centre; of those exactly at reach, the lower ones count first."""
     inside, lower = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     for j in range(LANES):
         means[j], inside[j], lower[j] = 0.0, 0, 0
@@ -495,11 +497,11 @@ def _near_means(keys, centre, reach, keep, means):
 
 @_compiled(reorder=False)
 def _load(line, apart, start, stop, loaded):
-    """Columns from start on, 64 by 64; in lanes past the last, the last again."""
+    """Load the columns from `start` on, LANES by LANES; lanes past the last column repeat it."""
     for i in range(loaded.shape[1]):
         for group in range(len(loaded)):
             first, width = start + group * LANES, min(LANES, stop - start - group * LANES)
-            place = np.uint64(i * apart + first)  # unsigned: an index that may be negative is looked up one by one
+            place = np.uint64(i * apart + first)  # Checks for negative indices would prevent vectorising.
             for j in range(width):
                 loaded[group, i, j] = line[place + np.uint64(j)]
             for j in range(max(width, 0), LANES if width > 0 else 0):
@@ -508,7 +510,7 @@ def _load(line, apart, start, stop, loaded):
 
 @_compiled(reorder=False)
 def _ranks(keys, low, high, comparators, lows, highs):
-    """Every lane's numbers of ranks `low` <= `high`, counted from 0. May put a lane's numbers in another order."""
+    """Every lane's numbers of ranks `low` <= `high`, counted from 0. It may reorder a lane's numbers."""
     m = len(keys)
     if m <= NETWORK:
         _sort(keys, comparators)
@@ -520,7 +522,7 @@ def _ranks(keys, low, high, comparators, lows, highs):
         for j in range(LANES):
             sample[i, j] = keys[(2 * i + 1) * m // (2 * SAMPLE), j]
     _sort(sample, comparators)
-    for second in range(2 if high > low + 1 else 1):  # a loop, so that the search is compiled once
+    for second in range(2 if high > low + 1 else 1):  # It is a loop so that the search is compiled once.
         _select(keys, sample, high if second else low, highs if second else lows)
     if high == low + 1:
         _next(keys, low, lows, highs)
@@ -541,9 +543,12 @@ def _sort(keys, comparators):
 
 @_compiled(reorder=False)
 def _select(keys, sample, k, found):
-    """The number of rank k: in (lo, hi], where `under` numbers are at most lo and `upto` > k at most hi. Tells its steps."""
+    """Find every lane's number of rank k, and return the number of steps.
+
+    It lies in (lo, hi], where `under` numbers are at most lo, and `upto` > k numbers are at most hi.
+    """
     values, counts = np.empty((5, LANES), keys.dtype), np.empty((6, LANES), np.int32)
-    lo, hi, start, end, pivot = values[0], values[1], values[2], values[3], values[4]  # pivots are from [start, hi)
+    lo, hi, start, end, pivot = values[0], values[1], values[2], values[3], values[4]  # Pivots are in [start, hi).
     under, upto, count, first, after, probe = counts[0], counts[1], counts[2], counts[3], counts[4], counts[5]
     for j in range(LANES):
         lo[j], start[j], hi[j], under[j], upto[j] = -np.inf, -np.inf, np.inf, 0, len(keys)
@@ -584,7 +589,7 @@ def _select(keys, sample, k, found):
 
 @_compiled(reorder=False)
 def _count(keys, pivot, count):
-    """How many numbers are at most the pivot. Eight rows at a time: counts are loaded and stored as seldom."""
+    """How many numbers are at most the pivot. Eight rows are counted at a time, so that counts are seldom loaded and stored."""
     m = len(keys)
     for j in range(LANES):
         count[j] = 0
@@ -603,7 +608,7 @@ def _count(keys, pivot, count):
 
 @_compiled(reorder=False)
 def _narrow(lo, hi, start, under, upto, pivot, count, k):
-    """Move the ends to the pivots; how many lanes still have numbers on both sides of the wanted one."""
+    """Move the ends to the pivots; return how many lanes still have several candidates."""
     busy = np.int32(0)
     for j in range(LANES):
         c, p = count[j], pivot[j]
@@ -643,8 +648,9 @@ def _look(keys, lo, hi, least, most):
 
 @_compiled(reorder=False)
 def _interpolate(start, hi, under, upto, k, pivot):
-    """Where a little past the rank would be, on the side where more numbers are left, were they spread evenly."""
-    kind = start.dtype.type  # of every constant: a pivot of more digits may round to hi, and narrow nothing
+    """Choose as the pivot the place a little past the rank, towards the larger side, if the numbers left were spread evenly."""
+    # All constants have this dtype: a pivot of more digits could round to hi, and narrow nothing.
+    kind = start.dtype.type
     for j in range(LANES):
         left, rank = kind(upto[j] - under[j]), kind(k - under[j]) + kind(0.5)
         past = kind(0.3) * np.sqrt(left)
@@ -656,7 +662,7 @@ def _interpolate(start, hi, under, upto, k, pivot):
 
 @_compiled(reorder=False)
 def _bisect(start, hi, pivot):
-    """Halfway: by exponents first, then by digits."""
+    """Choose a pivot halfway: between the exponents if these differ much, and between the numbers otherwise."""
     kind = start.dtype.type
     for j in range(LANES):
         a, b = start[j], hi[j]
@@ -671,7 +677,7 @@ def _bisect(start, hi, pivot):
 
 @_compiled(reorder=False)
 def _next(keys, k, low, high):
-    """The number of rank k + 1, after that of rank k."""
+    """The number of rank k + 1, given that of rank k."""
     count, most = np.empty(LANES, np.int32), np.empty(LANES, keys.dtype)
     _count(keys, low, count)
     _look(keys, low, low, high, most)

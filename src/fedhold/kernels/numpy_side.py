@@ -1,4 +1,4 @@
-"""The loops over columns by NumPy. This class is also the interface: what `NumbaKernels` does not compile, it inherits.
+"""The loops over columns by NumPy. This class is also the interface: `NumbaKernels` inherits the loops it does not compile.
 
 A kernel gets a block: some columns of all rows, a float32 or float64 array of any layout, which it must not modify.
 """
@@ -17,23 +17,27 @@ __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
 
 TILE = 2**18  # numbers that stay in a core's cache together with a copy of them
 RUN = 1024  # squares or products added up in the block's own precision before float64 takes over
-SQUARE_RUN = 32  # the same for squares that a proof relies on
-LONG_ROW = 2048  # columns from which BLAS multiplies all pairs of rows at full speed
+SQUARE_RUN = 32  # the same, for squares that a proof relies on
+LONG_ROW = 2048  # columns from which on BLAS multiplies all pairs of rows at full speed
 
 
 @dataclass(frozen=True)
 class Portion:
-    """How the data is handed to a kernel: so many numbers at a time, by one thread or by several at once."""
+    """How the data is handed to a kernel.
+
+    numbers   how many numbers a block has
+    parallel  whether several threads run the kernel at a time, on different blocks
+    """
 
     numbers: int
     parallel: bool
 
 
 class NumpyKernels:
-    """Every loop, one block at a time.
+    """Every loop, for one block at a time.
 
-    One thread calls them unless their portion says `parallel`: NumPy holds the interpreter for most of the time, BLAS has
-    threads of its own, and one core's products are nearly as fast as memory is.
+    Kernels run in one thread unless their portion says `parallel`: NumPy holds the interpreter lock most of the time, BLAS has
+    threads of its own, and products by one core are nearly as fast as memory.
     """
 
     compiled = False
@@ -57,13 +61,13 @@ class NumpyKernels:
         return Portion(max(2**20, m * LONG_ROW), parallel=False)
 
     def ordering(self, m: int, *, copied: bool) -> Portion:  # noqa: ARG002
-        """For the order statistics of m rows; `copied`: the blocks are copies, one for every thread."""
+        """For the order statistics of m rows; `copied` says that blocks are copies, one for every thread."""
         return Portion(TILE, parallel=True)
 
     # Sums over the columns.
 
     def row_squares(self, block: Block) -> Vector:
-        """|X_i|^2 of every row; not finite where the row has a number that is not, or cannot be squared."""
+        """|X_i|^2 of every row; not finite where the row has a number that is not finite or cannot be squared."""
         m, width = block.shape
         runs, rest = block[:, : width - width % RUN].reshape(m, -1, RUN), block[:, width - width % RUN :]
         squares: Vector = np.vecdot(runs, runs).sum(axis=1, dtype=np.float64) + np.vecdot(rest, rest)
@@ -79,17 +83,19 @@ class NumpyKernels:
         return Products((block @ delta).astype(np.float64), offset, float(np.dot(delta, delta)))
 
     def products_in_threads(self, block: Block, delta: Block) -> Products:
-        """The same around the origin, without BLAS, which would bring threads of its own to each of ours."""
+        """The same around the origin, without BLAS, which would start threads of its own in each of ours."""
         return Products(np.vecdot(block, delta).astype(np.float64), 0.0, float(np.vecdot(delta, delta)))
 
     def sweep(self, block: Block, rows: Matrix, anchor: Vector | None, centre: Vector | None) -> Products:
         """The products of every row with c - anchor, where c = rows[0] @ X.
 
-        rows    the weights; in a second row, where there is one, pulls whose force is to be found
+        rows    the weights; in a second row, if there is one, the pulls whose force is to be found
         anchor  the anchor point in these columns; None for the origin
-        centre  where to write c; None if nobody needs it
+        centre  where to write c; None if it is not needed
         """
-        sums = (rows[0] if len(rows) == 1 else rows).astype(block.dtype) @ block  # one row by itself is twice as fast
+        sums = (rows[0] if len(rows) == 1 else rows).astype(
+            block.dtype
+        ) @ block  # A single row as a vector is twice as fast.
         middle = sums if len(rows) == 1 else sums[0]
         if centre is not None:
             centre[:] = middle
@@ -104,8 +110,8 @@ class NumpyKernels:
     ) -> Residuals:
         """Residuals to the centre weights @ X, which is written to `centre`, and the force of the pulls on it.
 
-        With an origin, what the weights lack of 1 lies there. The centre is first rounded as the block is; the mean of the
-        residuals, which are small, then corrects it.
+        If the weights sum to less than 1, the origin gets the rest. The centre is first rounded to the block's precision; the
+        weighted mean of the residuals, which are small, then corrects it.
         """
         total, rest = (weights.sum(), 0.0) if origin is None else (1.0, 1.0 - weights.sum())
         both = np.stack([weights, pulls]).astype(block.dtype)
@@ -131,7 +137,7 @@ class NumpyKernels:
     def residual_gram(self, block: Block, place: Block) -> Pairs:
         """Products of all pairs of rows around a place, in runs of RUN, and |X_i - place|^2, in runs of SQUARE_RUN.
 
-        Sums of such short runs have an error that can be proven, in whatever order they are made.
+        The error of such short sums can be bounded, in whatever order they are made.
         """
         m = len(block)
         residual = block - place
@@ -157,24 +163,24 @@ class NumpyKernels:
         return _middle(_ordered(block))
 
     def trimmed_mean(self, block: Block, f: int) -> Vector:
-        """The mean of what is left without the f smallest and the f largest values."""
+        """The mean without the f smallest and the f largest values."""
         kept = _ordered(block)[:, f : len(block) - f]
         lowest = kept[:, 0].copy()
         if not max(-lowest.min(), kept[:, -1].max()) < np.finfo(kept.dtype).max / 2:
             return np.asarray(kept.mean(axis=1, dtype=np.float64))
         kept -= lowest[
             :, None
-        ]  # The numbers are small then: a product adds them up as well as float64 would, and faster.
+        ]  # These numbers are small: a product adds them up as exactly as float64 would, and faster.
         return lowest + np.dot(kept, np.full(kept.shape[1], 1 / kept.shape[1], kept.dtype)).astype(np.float64)
 
     def mean_around_median(self, block: Block, keep: int) -> Vector:
-        """The mean of the `keep` values nearest to the median; of two as near, the lower."""
+        """The mean of the `keep` values nearest to the median; if two are equally near, the lower one counts first."""
         ordered = _ordered(block)
         width, m = ordered.shape
         if not max(-ordered[:, 0].min(), ordered[:, -1].max()) < np.finfo(ordered.dtype).max / 2:
-            ordered = ordered.astype(np.float64)  # Two numbers near the largest float have no difference.
+            ordered = ordered.astype(np.float64)  # In float32, a difference of numbers near the largest one overflows.
         middle = _middle(ordered)
-        # The nearest values are neighbours in order: bisection finds where their window starts, in all columns at once.
+        # The nearest values are consecutive: bisection finds where their window starts, in all columns at once.
         low, high, line = np.zeros(width, np.intp), np.full(width, m - keep), np.arange(width)
         while (low < high).any():
             probe = (low + high) // 2
@@ -191,7 +197,7 @@ NUMPY = NumpyKernels()
 
 
 def _runs(block: Block, length: int) -> Iterator[Block]:
-    """(runs, m, length) views of the block's columns; then one of the columns that do not fill a run."""
+    """Views of shape (runs, m, length) of the block's columns; the last view holds the columns that do not fill a run."""
     m, width = block.shape
     whole = width - width % length
     if whole:
@@ -201,7 +207,7 @@ def _runs(block: Block, length: int) -> Iterator[Block]:
 
 
 def _ordered(block: Block) -> Block:
-    """Every column sorted, one per row of a copy, so that each is sorted in cache and by SIMD."""
+    """Every column sorted, as a row of a copy, so that each is sorted in cache and by SIMD."""
     ordered = np.array(block.T, order="C")
     ordered.sort(axis=1)
     return ordered
@@ -210,4 +216,4 @@ def _ordered(block: Block) -> Block:
 def _middle(ordered: Block) -> Vector:
     m = ordered.shape[1]
     low, high = ordered[:, (m - 1) // 2].astype(np.float64), ordered[:, m // 2].astype(np.float64)
-    return low / 2 + high / 2  # The halves come first: two numbers near the largest float have no sum.
+    return low / 2 + high / 2  # They are halved first, because a sum of numbers near the largest float overflows.

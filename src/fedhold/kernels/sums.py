@@ -1,4 +1,4 @@
-"""What the loops over columns find, with a name for every number; and how sums over blocks of columns are made."""
+"""What the loops over columns find, with a name for every number; and how results of several blocks are added up."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Pairs(Sums):
     """Products of all pairs of rows.
 
     products  <X_i - place, X_j - place>
-    squares   |X_i|^2, or |X_i - place|^2: the kernel says which
+    squares   |X_i|^2, or |X_i - place|^2: the kernel's docstring says which
     """
 
     products: Matrix

@@ -1,4 +1,4 @@
-"""Threads that share the blocks of a pass. The calling thread works too, and never waits for one that is slow to wake."""
+"""Threads that share the blocks of a pass. The calling thread works, too, and never waits for a thread that has not begun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def thread_count() -> int:
-    """How many threads to work with: $FEDHOLD_THREADS, or one per core that this process may use."""
+    """How many threads to use: $FEDHOLD_THREADS, or one per core that this process may use."""
     given = os.environ.get("FEDHOLD_THREADS", "")
     if given.isdigit():
         return max(int(given), 1)
@@ -24,11 +24,11 @@ def thread_count() -> int:
 
 
 def shared(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
-    """map(work, items), by so many threads: results come in order, each as soon as those before it are there.
+    """map(work, items), by several threads: results come in order, each as soon as those before it are there.
 
     work     a function of one item
-    items    what to do; each item is taken by one thread
-    workers  the number of threads, the calling one among them
+    items    the items; each is taken by one thread
+    workers  the number of threads, including the calling one
 
     Several threads may call this at once, and `work` may call it again. An error in `work` is raised here, after all threads
     have stopped.
@@ -52,9 +52,9 @@ def shared(work: Callable[[Item], Result], items: Sequence[Item], workers: int) 
                 given += 1
     finally:
         ended = True
-        begun = [other for other in others if not other.cancel()]  # A thread that has not begun has nothing left to do.
+        begun = [other for other in others if not other.cancel()]  # Those that have not begun have nothing left to do.
         for other in begun:
-            other.exception()  # This waits for its end.
+            other.exception()  # This waits until the thread has finished.
     for other in begun:
         other.result()
     yield from (done[number] for number in range(given, len(items)))
@@ -62,9 +62,9 @@ def shared(work: Callable[[Item], Result], items: Sequence[Item], workers: int) 
 
 @cache
 def _pool(size: int) -> ThreadPoolExecutor:
-    """The threads are kept, for starting one can take as long as its share of the work."""
+    """A pool of threads. It is kept, because starting a thread can take as long as its share of the work."""
     return ThreadPoolExecutor(size, thread_name_prefix="fedhold")
 
 
-if hasattr(os, "register_at_fork"):  # A child process has none of these threads.
+if hasattr(os, "register_at_fork"):  # A forked process has none of these threads.
     os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,9 +1,9 @@
 """Aggregation rules: each one is a pure function of the geometry that declares what it needs.
 
-In: a `Geometry`. Out: m weights (geometry rules), or what is to be done with each block of columns (column rules); of a
-mixing, the matrix that makes new rows of the clients. Imports: `fedhold.geometry` and below, `fedhold.thresholds`.
+In: a `Geometry`. Out: m weights from a geometry rule; from a column rule, the function to apply to each block of columns;
+from a mixing, the matrix that makes new rows from the clients. Imports: `fedhold.geometry` and below, `fedhold.thresholds`.
 
-    declaration.py    what a rule says of itself, beside its definition
+    declaration.py    what a rule declares about itself, beside its definition
     m_estimators.py   geometry rules: mean, huber, geometric_median, median_of_means, centered_clipping
     selection.py      geometry rules: krum, multi_krum, bulyan
     spectral.py       geometry rules: spectral_filter, divide_and_conquer

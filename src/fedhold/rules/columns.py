@@ -1,4 +1,4 @@
-"""Column rules, the second view: one block of columns -> one row. They ask the geometry for nothing but m."""
+"""Column rules, the second view: one block of columns -> one row. The geometry gives them nothing but m."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ __all__ = ["mean_around_median", "median", "trimmed_mean"]
 def median(geometry: Geometry) -> Columnwise:  # noqa: ARG001
     """The median of every column; for even m the mean of the two middle values.
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0, 9.0], [2.0, 8.0], [99.0, 7.0]], "median").value
+    >>> aggregate(np.array([[1.0, 9.0], [2.0, 8.0], [99.0, 7.0]]), "median").value
     array([2., 8.])
 
-    Holds while less than half of the clients lie; the n_i do not count.  Yin et al. 2018.
+    It holds while less than half of the clients lie, and ignores the n_i.  Yin et al. 2018.
     """
     return Columnwise(lambda kernels, block: kernels.median(block))
 
@@ -29,8 +30,9 @@ def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:
 
     f  how many liars to withstand
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [2.0], [3.0], [99.0]], "trimmed_mean", f=1).value
+    >>> aggregate(np.array([[1.0], [2.0], [3.0], [99.0]]), "trimmed_mean", f=1).value
     array([2.5])
 
     Needs m >= 2f + 1.  Yin et al. 2018.
@@ -46,8 +48,9 @@ def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
 
     f  how many liars to withstand
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [2.0], [3.0], [99.0]], "mean_around_median", f=1).value
+    >>> aggregate(np.array([[1.0], [2.0], [3.0], [99.0]]), "mean_around_median", f=1).value
     array([2.])
 
     Needs m >= 2f + 1.  Xie et al. 2018 (Meamed).

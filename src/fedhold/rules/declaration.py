@@ -1,4 +1,4 @@
-"""What a rule says of itself, beside its definition; whoever chooses a route through the data reads it from here."""
+"""What a rule declares about itself, beside its definition: `aggregate` reads from it how to pass over the data."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Declaration:
     """The facts about a rule or a mixing.
 
-    view       "geometry": it weighs clients by their distances; "columns": it treats every column by itself, and asks the
-               geometry for nothing but m
-    centres    it asks how far clients are from several weighted centres, so that a Gram matrix can save passes
-    pairs      it asks how far clients are from each other, which needs a Gram matrix
+    view       "geometry": it weighs clients by their distances; "columns": it treats every column by itself and uses nothing
+               of the geometry but m
+    centres    it needs the clients' distances to several weighted centres, for which a Gram matrix can save passes
+    pairs      it needs the distances between all pairs of clients, which take a Gram matrix
     certifies  its result comes with a proof of how far liars can have moved it
-    from_last  by definition it starts where the last round ended
+    from_last  by definition it starts from the last round's aggregate
     """
 
     view: Literal["geometry", "columns"] = "geometry"
@@ -31,7 +31,9 @@ class Declaration:
 
 
 def declares(**facts: Any) -> Callable[[Function], Function]:
-    """Declare these facts about a rule, as a decorator.
+    """Declare facts about a rule, as a decorator.
+
+    facts  the fields of `Declaration`
 
     >>> @declares(pairs=True)
     ... def closest(geometry): ...
@@ -48,6 +50,6 @@ def declares(**facts: Any) -> Callable[[Function], Function]:
 
 
 def declaration_of(function: Callable[..., Any]) -> Declaration:
-    """What a rule declares; of a rule that declares nothing, that it asks for distances to centres, and for no more."""
+    """What a rule declares. A rule that declares nothing is taken to need distances to centres, and no pairs."""
     declared = getattr(function, "declared", None)
     return declared if isinstance(declared, Declaration) else Declaration()

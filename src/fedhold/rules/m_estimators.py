@@ -1,4 +1,4 @@
-"""Rules that minimise a sum of losses of the clients' distances: mean, Huber, geometric median, and steps towards them."""
+"""Rules that minimise a sum of losses of the clients' distances (mean, Huber, geometric median), and steps towards it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from fedhold.thresholds import Threshold, threshold_function
 
 __all__ = ["centered_clipping", "geometric_median", "huber", "mean", "median_of_means"]
 
-VANISHING = 1e-250  # thresholds below so many typical distances: T_i/d_i may then be 0 for everyone
-LIMIT = 1e-6  # thresholds of so many typical distances stand for 0: the answer is then at most that far off
+VANISHING = 1e-250  # typical distances. For thresholds below this, T_i/d_i could round to 0 for every client.
+LIMIT = 1e-6  # typical distances. A threshold this small stands for 0, and moves the answer by at most as much.
 
 
 @declares(centres=False)
 def mean(geometry: Geometry) -> Weights:
-    """The mean weighted by samples; not robust, the yardstick of everything else.
+    """The mean weighted by samples. It is not robust; other rules are measured against it.
 
     argmin_s sum_i n_i |s - X_i|^2.
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [2.0], [6.0]], "mean").value
-    array([3.])
+    >>> aggregate(np.array([[1.0], [2.0], [99.0]]), "mean", samples=[2, 2, 1]).value
+    array([21.])
 
     FedAvg: McMahan et al. 2017.
     """
@@ -46,19 +47,22 @@ def huber(
     """The minimiser of the multi-dimensional Huber loss.
 
     argmin_s sum_i n_i phi_i(|s - X_i|), phi_i(u) = u^2/2 up to T_i and T_i u - T_i^2/2 beyond: clients nearer than T_i count
-    as in the mean, those farther pull with the force n_i T_i and no more. Holds while liars have less than half of the
-    samples; never asks how many they are.
+    as in the mean, and those farther away pull with the force n_i T_i and no more. It holds while liars have less than half of
+    the samples, and need not know how many they are.
 
     threshold       T_i: "automatic", a number, one number per client, or a function of fedhold.thresholds
-    tol             the solver stops when |sum_i n_i psi_i| <= tol * sum_i n_i T_i
-    max_iterations  steps of the solver, at most
-    start           where to begin: near the answer it saves passes, and changes nothing else
+    tol             the solver stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i), where psi_i is the gradient of
+                    phi_i(|s - X_i|) and d_i = |s - X_i|
+    max_iterations  the most steps that the solver makes
+    start           where to begin: a start near the answer saves passes and changes nothing else
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [1.1], [1.2], [99.0]], "huber").value.round(1)
-    array([1.2])
+    >>> result = aggregate(np.array([[1.0], [2.0], [99.0]]), "huber", threshold=2.0)
+    >>> result.value.round(3), result.clients.with_status("clipped")
+    (array([2.5]), [2])
 
-    Zhao, Yu, Wan 2024, eq. (5); its printed iteration forgets the n_i, ours does not.
+    Zhao, Yu, Wan 2024, eq. (5); its printed iteration leaves out the n_i, ours does not.
     """
     threshold_at = threshold_function(threshold)
     return _huber(geometry, threshold_at, tol, max_iterations, start)
@@ -72,12 +76,13 @@ def geometric_median(
 
     argmin_s sum_i n_i |s - X_i|: Huber with thresholds near 0.
 
-    tol             the solver stops when |sum_i n_i psi_i| <= tol * sum_i n_i T_i
-    max_iterations  steps of the solver, at most
-    start           where to begin: near the answer it saves passes, and changes nothing else
+    tol             the solver stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i), as in `huber`
+    max_iterations  the most steps that the solver makes
+    start           where to begin: a start near the answer saves passes and changes nothing else
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [2.0], [99.0]], "geometric_median").value.round(3)
+    >>> aggregate(np.array([[1.0], [2.0], [99.0]]), "geometric_median").value.round(3)
     array([2.])
 
     Weiszfeld 1937; RFA: Pillutla et al. 2022.
@@ -120,11 +125,12 @@ def median_of_means(
     argmin_s sum_j |s - mean of batch j|.
 
     f        how many liars to withstand: there are then 2f + 1 batches
-    batches  how many batches, in place of f
+    batches  how many batches to make, in place of f
     rng      draws the batches
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [2.0], [99.0]], "median_of_means", f=1).value.round(3)
+    >>> aggregate(np.array([[1.0], [2.0], [99.0]]), "median_of_means", f=1).value.round(3)
     array([2.])
 
     Needs m >= 2f + 1.  Chen et al. 2017.
@@ -147,16 +153,18 @@ def median_of_means(
 def centered_clipping(
     geometry: Geometry, *, radius: float | None = None, iterations: int = 5, start: Vector | None = None
 ) -> Solved:
-    """Steps from `start` towards the clients, none of which moves it by more than radius/m.
+    """Steps from `start` towards the clients, in each of which no client moves it by more than radius/m.
 
     v <- v + (1/m) sum_i (X_i - v) min(1, radius/|X_i - v|). Its fixed point is the Huber minimiser with T_i = radius.
 
-    radius      how far a client may pull; the median distance to the start unless given
-    iterations  how many steps
-    start       where to begin; the Huber aggregate unless given. Its source starts from the last round's aggregate
+    radius      how far a client may pull; by default the median distance to the start
+    iterations  how many steps to make
+    start       where to begin; by default the Huber aggregate. In its source this is the last round's aggregate
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [2.0], [99.0]], "centered_clipping", radius=1.0, start=[0.0], iterations=1).value
+    >>> updates, last = np.array([[1.0], [2.0], [99.0]]), np.array([0.0])
+    >>> aggregate(updates, "centered_clipping", radius=1.0, start=last, iterations=1).value
     array([1.])
 
     Karimireddy et al. 2021.

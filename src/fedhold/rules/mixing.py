@@ -1,6 +1,6 @@
-"""Mixing: what may be done to the clients before a rule sees them. Each gives the matrix that makes the new rows.
+"""Mixing: what may be done to the clients before a rule sees them. Each function gives the matrix that makes the new rows.
 
-A stage is written before the rule: "nearest_neighbour_mixing(f=10) | trimmed_mean(f=10)".
+In a spec a mixing stands before the rule: "nearest_neighbour_mixing(f=10) | trimmed_mean(f=10)".
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ __all__ = ["bucketing", "clipping", "nearest_neighbour_mixing", "screen"]
 
 @declares(pairs=True)
 def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
-    """Replace each client by the mean of its m - f nearest, itself among them.
+    """Replace each client by the mean of its m - f nearest clients, itself included.
 
     f  how many liars to withstand
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [1.1], [1.2], [99.0]], "nearest_neighbour_mixing(f=1) | median").value.round(1)
+    >>> updates = np.array([[1.0], [1.1], [1.2], [99.0]])
+    >>> aggregate(updates, "nearest_neighbour_mixing(f=1) | median").value.round(1)
     array([1.1])
 
     Needs m >= 2f + 1.  Allouah et al. 2023 (NNM).
@@ -34,9 +36,8 @@ def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
     farthest = np.partition(squares, m - f - 1, axis=1)[:, m - f - 1, None]
     nearer, ties = squares < farthest, squares == farthest
     room = m - f - nearer.sum(axis=1, keepdims=True)
-    among = nearer | (
-        ties & (np.cumsum(ties, axis=1, dtype=np.min_scalar_type(m)) <= room)
-    )  # Ties go to the lower index.
+    # Ties go to the lower index.
+    among = nearer | (ties & (np.cumsum(ties, axis=1, dtype=np.min_scalar_type(m)) <= room))
     return among / (m - f)
 
 
@@ -44,12 +45,13 @@ def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
 def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) -> Matrix:
     """Replace the clients by the means of random buckets.
 
-    size  clients in a bucket; the last may have fewer
+    size  how many clients are in a bucket; the last bucket may have fewer
     rng   draws the buckets
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [1.0], [3.0], [3.0]], "bucketing(size=4) | median").value
-    array([2.])
+    >>> aggregate(np.array([[1.0], [2.0], [3.0], [4.0], [5.0], [99.0]]), "bucketing(size=2) | median", rng=0).value
+    array([3.5])
 
     Karimireddy et al. 2022.
     """
@@ -66,11 +68,14 @@ def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) ->
 def clipping(geometry: Geometry, *, radius: float) -> Matrix:
     """Shorten each update longer than `radius` to that length: x_i min(1, radius/|x_i|).
 
-    radius  the longest that an update may be
+    radius  the greatest length that an update keeps
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [1.0], [100.0]], "clipping(radius=1) | mean").value.round(6)
-    array([1.])
+    >>> aggregate(np.array([[3.0, 4.0], [0.0, 1.0], [300.0, 400.0]]), "clipping(radius=5) | mean").value.round(6)
+    array([2., 3.])
+
+    Norm clipping: Sun et al. 2019.
     """
     reach = float(geometry.read(positive(radius, "radius")))
     lengths = geometry.lengths()
@@ -83,11 +88,13 @@ def screen(geometry: Geometry, *, beyond: float = 2.5) -> Matrix:
 
     Distances are taken to the Huber aggregate with the automatic threshold. No more than half of the clients can be dropped.
 
-    beyond  a multiple of the median, at least 1
+    beyond  the limit as a multiple of the median, at least 1
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [1.1], [1.2], [99.0]], "screen | mean").value.round(1)
-    array([1.1])
+    >>> result = aggregate(np.array([[1.0], [1.1], [1.2], [99.0]]), "screen | mean")
+    >>> result.value.round(1), result.clients.with_status("dropped")
+    (array([1.1]), [3])
 
     The paper's section 8 proposes such a filter; the rule is ours.
     """

@@ -1,4 +1,4 @@
-"""Rules that choose among the clients by how near they are to each other: Krum and what was built on it."""
+"""Rules that choose clients by how near they are to each other: Krum, and the rules built on it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedhold.updates import Columnwise
 
 __all__ = ["bulyan", "equal_weights", "krum", "krum_scores", "multi_krum"]
 
-SORTED = 64  # rows to sort at a time, so that the memory it takes is small
-WORN = 1e-6  # A score of which subtractions have left less than this part is mostly rounding, and is computed anew.
+SORTED = 64  # rows sorted at a time, so that the sort takes little memory
+WORN = 1e-6  # A score that subtractions have reduced to less than this part is mostly rounding, and is computed anew.
 
 
 def krum_scores(squared_distances: Matrix, f: int) -> Vector:
-    """The sum of the m - f - 2 smallest squared distances to others, for every client.
+    """The sum of the m - f - 2 smallest squared distances to other clients, for every client.
 
     squared_distances  of all pairs, 0 on the diagonal
     f                  how many liars to withstand
@@ -37,8 +37,9 @@ def krum(geometry: Geometry, *, f: int) -> Weights:
 
     f  how many liars to withstand
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [1.1], [1.3], [1.6], [99.0]], "krum", f=1).value
+    >>> aggregate(np.array([[1.0], [1.1], [1.3], [1.6], [99.0]]), "krum", f=1).value
     array([1.1])
 
     Needs m >= 2f + 3.  Blanchard et al. 2017.
@@ -51,10 +52,11 @@ def multi_krum(geometry: Geometry, *, f: int, keep: int | None = None) -> Weight
     """The plain mean of the clients with the smallest Krum scores.
 
     f     how many liars to withstand
-    keep  how many clients to average; m - f unless given
+    keep  how many clients to average; by default m - f
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [1.1], [1.2], [1.3], [99.0]], "multi_krum", f=1).value
+    >>> aggregate(np.array([[1.0], [1.1], [1.2], [1.3], [99.0]]), "multi_krum", f=1).value
     array([1.15])
 
     Needs m >= 2f + 3 and keep <= m - f.  Blanchard et al. 2017.
@@ -72,14 +74,16 @@ def _lowest_scores(geometry: Geometry, rule: str, f: int, keep: int | None) -> W
 
 @declares(pairs=True)
 def bulyan(geometry: Geometry, *, f: int) -> Columnwise:
-    """Krum m - 2f times, each time among those not yet chosen; then, column by column, the mean around the median.
+    """Choose m - 2f clients by Krum, one after the other; then take the mean around the median of every column of the chosen.
 
-    Of the m - 2f chosen, each column averages the m - 4f values nearest to their median.
+    Each run of Krum is among the clients not yet chosen. Of the m - 2f chosen, each column averages the m - 4f values nearest
+    to their median.
 
     f  how many liars to withstand
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [1.1], [1.2], [1.3], [1.4], [1.5], [99.0]], "bulyan", f=1).value
+    >>> aggregate(np.array([[1.0], [1.1], [1.2], [1.3], [1.4], [1.5], [99.0]]), "bulyan", f=1).value.round(3)
     array([1.2])
 
     Needs m >= 4f + 3.  El Mhamdi et al. 2018.
@@ -93,7 +97,8 @@ def bulyan(geometry: Geometry, *, f: int) -> Columnwise:
 def _one_by_one(squares: Matrix, f: int, count: int) -> NDArray[np.intp]:
     """The winners of Krum, `count` times, each time among the clients not yet chosen.
 
-    A client that leaves takes one neighbour from each of the others: itself, or else their farthest. So one sort serves all.
+    When a client leaves, each other client loses one neighbour from its score: the one that left if it was among the nearest,
+    and otherwise the farthest of them. So one sort of the distances serves all runs.
     """
     m = len(squares)
     line, ordered = np.arange(m), np.empty((m, m))
@@ -104,7 +109,8 @@ def _one_by_one(squares: Matrix, f: int, count: int) -> NDArray[np.intp]:
         sorted_ = np.argsort(others, axis=1)  # Ties count the same in any order.
         np.put_along_axis(place[rows[0] : rows[-1] + 1], sorted_, line[None].astype(place.dtype), axis=1)
         order[rows], ordered[rows] = sorted_, np.take_along_axis(others, sorted_, axis=1)
-    left, end = np.ones(m, dtype=bool), np.full(m, m - f - 2)  # The neighbours left stand before `end`.
+    # In the order of distances, the neighbours that count for client i come before end[i].
+    left, end = np.ones(m, dtype=bool), np.full(m, m - f - 2)
     scores = ordered[:, : m - f - 2].sum(axis=1)
     exact, chosen = scores.copy(), list[int]()
     while len(chosen) < count and (neighbours := m - len(chosen) - f - 2) > 1:
@@ -119,7 +125,8 @@ def _one_by_one(squares: Matrix, f: int, count: int) -> NDArray[np.intp]:
         for i in np.flatnonzero(left & (scores < WORN * exact)):
             scores[i] = exact[i] = ordered[i][left[order[i]]][: neighbours - 1].sum()
     rest = np.flatnonzero(left)
-    while len(chosen) < count:  # With one neighbour each, two clients can tie exactly, and a sum would blur that.
+    # With one neighbour each, two clients can tie exactly, and the rounding of subtractions would hide the tie.
+    while len(chosen) < count:
         winner = int(np.argmin(krum_scores(squares[np.ix_(rest, rest)], f)))
         chosen.append(int(rest[winner]))
         rest = np.delete(rest, winner)

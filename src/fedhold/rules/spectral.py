@@ -1,4 +1,4 @@
-"""Rules that look for the direction in which liars stretch the updates, and take weight from the clients along it."""
+"""Rules that find the direction in which liars stretch the updates, and take weight from the clients along it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from fedhold.rules.selection import equal_weights
 
 __all__ = ["divide_and_conquer", "spectral_filter"]
 
-FAR = 10  # median distances: beyond them no projection on one direction is needed to tell a liar
+FAR = 10  # median distances. A client farther away than this is taken for a liar without looking at directions.
 
 
 @declares(pairs=True)
 def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
-    """Take weight from the clients that stretch the covariance, until 2f clients' worth of it is gone.
+    """Take weight from the clients that stretch the covariance, until as much as 2f clients' weight is gone.
 
-    w_i <- w_i (1 - s_i / max_j s_j), s_i = <v, X_i - mu_w>^2, v the top eigenvector of the covariance under w: found from
-    the m x m Gram matrix. While liars stretch it, they lose more weight than the honest do, so all of theirs is gone by
-    then.
+    w_i <- w_i (1 - s_i / max_j s_j), s_i = <v, X_i - mu_w>^2, v the top eigenvector of the covariance under w, which is found
+    from the m x m Gram matrix. While liars stretch the covariance, they lose more weight than the honest clients do, so theirs
+    is gone by then.
 
     f  how many liars to withstand
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [1.1], [1.2], [99.0]], "spectral_filter", f=1).clients.with_status("dropped")
-    [3]
+    >>> result = aggregate(np.array([[1.0], [1.1], [1.2], [99.0]]), "spectral_filter", f=1)
+    >>> result.value.round(1), result.clients.with_status("dropped")
+    (array([1.1]), [0, 3])
 
     Needs m >= 2f + 1.  Diakonikolas et al. 2017, who stop at a known bound on the covariance instead.
     """
@@ -69,21 +71,23 @@ def divide_and_conquer(
     """The mean of the clients that stand out in none of several random samples of columns.
 
     Each iteration centres a sample of columns, scores clients by their squared projection on its top singular vector, and
-    keeps the m - filter_fraction * f lowest; the clients kept by all are averaged.
+    keeps the m - filter_fraction * f clients with the lowest scores; the clients kept by all iterations are averaged.
 
     f                how many liars to withstand
-    iterations       how many samples of columns
-    sample           columns in each of them; all where there are fewer
+    iterations       how many samples of columns to draw
+    sample           how many columns each sample has; all of them where there are fewer
     filter_fraction  how many clients, in units of f, each iteration removes
     rng              draws the columns
 
+    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> aggregate([[1.0], [1.1], [1.2], [99.0]], "divide_and_conquer", f=1).value.round(1)
-    array([1.1])
+    >>> result = aggregate(np.array([[1.0], [1.1], [1.2], [99.0]]), "divide_and_conquer", f=1)
+    >>> result.value.round(1), result.clients.with_status("dropped")
+    (array([1.1]), [3])
 
-    Needs m >= 2f + 1, and iterations * filter_fraction * f < m.  Shejwalkar & Houmansadr 2021 (DnC). Ours first drops, out
-    of the same budget, clients beyond 10 median distances from the Huber aggregate: of several huge liars, one direction
-    does not see them all.
+    Needs m >= 2f + 1, and iterations * filter_fraction * f < m.  Shejwalkar & Houmansadr 2021 (DnC). Ours first drops clients
+    beyond 10 median distances from the Huber aggregate, and counts them as removed: where several liars are huge, one direction
+    does not show them all.
     """
     f, m = integer(f, "f"), geometry.m
     rounds, size = integer(iterations, "iterations", at_least=1), integer(sample, "sample", at_least=1)
@@ -105,7 +109,7 @@ def divide_and_conquer(
     good[far] = False
     near = np.flatnonzero(good)
     for _ in range(rounds):
-        # The top left singular vector of the sample: the projections are proportional to it.
+        # The projections are proportional to the top left singular vector of the sample.
         scores = np.abs(np.linalg.eigh(geometry.sampled_gram(near, size, rng))[1][:, -1])
         good[near[np.argsort(scores, kind="stable")[m - removed :]]] = False
     return equal_weights(np.flatnonzero(good), m)

@@ -1,11 +1,11 @@
 """What clients sent, as one m x d matrix that is never built.
 
-In: arrays, lists and dicts of arrays, files, Dask arrays. Out: who is admitted, and passes over the matrix, which give
-values of m or m x m numbers. Imports: `fedhold.kernels`, `fedhold.storage`, `fedhold.errors`.
+In: arrays, lists and dicts of arrays, files, Dask arrays. Out: which clients are admitted, and passes over the matrix that
+return m or m x m numbers. Imports: `fedhold.kernels`, `fedhold.storage`, `fedhold.errors`.
 
     structure.py   one update: an array, or lists and dicts of arrays
     files.py       updates in .npy and .safetensors files, read in parts
-    admission.py   who may take part, and why not
+    admission.py   which clients may take part, and why others may not
     matrix.py      the matrix: its blocks, and how a pass runs over them
     passes.py      the passes: the first look at the data, distances, products of pairs, columns -> one row
     cluster.py     the same passes on a Dask cluster

@@ -1,4 +1,4 @@
-"""Admission: who may take part, and why not. The same for every rule, before any of them sees a number."""
+"""Admission: which clients may take part, and why others may not. It is the same for every rule, and comes first."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fedhold.updates.structure import Leaf, Signature, count, describe, flatten,
 __all__ = ["Admission", "admit"]
 
 AGGREGABLE = ("float", "integer")
-FARTHEST = 1e100  # a start beyond this could not be squared
-FAR = 2.0**DOUBLE_ROOM  # as far as distances can be measured; the way from there is as good as from farther off
+FARTHEST = 1e100  # A start with larger numbers is refused, so that all of them can be squared.
+FAR = 2.0**DOUBLE_ROOM  # Distances can be measured up to here, so the numbers of a start are clipped to it.
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +33,9 @@ class Admission:
     admitted  the index in the input of each admitted client
     samples   the n_i used, one per admitted client
     claimed   the n_i as given, one per client
-    reasons   one per client: why it was rejected, or what was changed; '' where nothing was
+    reasons   one per client: why it was rejected, or what was changed; '' if neither
     template  an update of the right structure
-    dtypes    of its arrays: those that most admitted clients sent
+    dtypes    the dtypes of its arrays: those that most admitted clients sent
     """
 
     updates: Updates
@@ -53,11 +53,11 @@ class Admission:
         return len(self.reasons) - len(self.admitted)
 
     def shaped(self, vector: Vector) -> Any:
-        """A vector of d numbers, as the updates are read, as one update."""
+        """A vector of d numbers, in the units in which the updates are read, as one update."""
         return self.updates.shaped(vector, self.template, self.dtypes)
 
     def start(self, update: object) -> Vector:
-        """A place to start from, in the units in which the updates are read; an error where it does not fit them."""
+        """The caller's start, in the units in which the updates are read; an error where it does not fit them."""
         name = "start"
         leaves, expected = _template(update, name), signature(flatten(self.template))
         shapes = [(path, shape) for path, shape, _ in signature(leaves)]
@@ -75,7 +75,7 @@ class Admission:
 
 
 def _template(update: object, name: str) -> list[Leaf]:
-    """The arrays of an update that the caller, not a client, gave."""
+    """The arrays of an update that the caller gave as the argument `name`."""
     try:
         leaves = _readable(update)
     except TypeError as problem:
@@ -94,18 +94,18 @@ def admit(
     like: object | None,
     wanted: Callable[[Updates], Wanted],
 ) -> Admission:
-    """Check structure, dtypes, samples and finiteness of every client; reject only those who fail.
+    """Check structure, dtypes, samples and finiteness of every client; reject only those that fail.
 
     updates     what clients sent, as for aggregate()
     samples     the n_i they claim
-    sample_cap  how many times the median n_i a client may claim; None trusts all claims
+    sample_cap  the multiple of the median n_i at which claims are capped; None trusts all claims
     like        an update of the right structure; None: the structure that most clients share is right
-    wanted      what else to find out in the pass that looks for numbers that are not finite
+    wanted      what else the pass that looks for numbers that are not finite should find
     """
     clients = _clients(updates)
     stacked = is_array(updates)
     reasons = [""] * len(clients)
-    # The rows of one array are alike: one of them stands for all.
+    # All rows of one array have the same structure, so the first one stands for all.
     leaves: list[list[Leaf] | None] = [flatten(clients[0])] if stacked else _flattened(clients, reasons)
     expected = _expected(leaves, like)
     signatures = [None if own is None else signature(own) for own in leaves]
@@ -152,13 +152,13 @@ def admit(
 
 
 def _out_of_reach(magnitudes: Vector) -> NDArray[np.bool_]:
-    """Clients so far above the median one that float64 cannot square both: 2**400 times, which no honest client is."""
+    """Clients more than 2**400 times above the median one, so that float64 cannot square both. No honest client is."""
     exponents, typical = exponents_of(magnitudes)
     return exponents > typical + DOUBLE_ROOM
 
 
 def _clients(updates: object) -> Sequence[Any]:
-    """The updates one by one, whatever they came in."""
+    """The updates as a sequence with one entry per client."""
     if isinstance(updates, Mapping):
         raise TypeError("updates must be an array or a list with one update per client. Pass list(updates.values()).")
     if is_dask(updates):
@@ -189,14 +189,14 @@ def _flattened(clients: Sequence[Any], reasons: list[str]) -> list[list[Leaf] | 
             if any(is_dask(leaf.array) for leaf in leaves):
                 raise TypeError("a Dask array of its own; those of all clients make one, dask.array.stack(updates)")
             out.append(leaves)
-        except Exception as problem:  # whatever an object that a client sent raises is that client's affair
+        except Exception as problem:  # An object that a client sent may raise anything; it costs only that client.
             reasons[i] = f"{problem}"[:200] or type(problem).__name__
             out.append(None)
     return out
 
 
 def _readable(update: object) -> list[Leaf]:
-    """The arrays of an update, in host memory where they can be."""
+    """The arrays of an update, as NumPy views where they are in host memory."""
     leaves = flatten(update)
     for leaf in leaves:
         if kind(leaf.array) not in AGGREGABLE:
@@ -205,7 +205,7 @@ def _readable(update: object) -> list[Leaf]:
 
 
 def _expected(leaves: list[list[Leaf] | None], like: object | None) -> Signature:
-    """The structure to ask of everyone: that of `like`, or the one most clients share."""
+    """The structure that every client must have: that of `like`, or the one most clients share."""
     if like is not None:
         expected = signature(_template(like, "like"))
     else:
@@ -226,7 +226,8 @@ def _expected(leaves: list[list[Leaf] | None], like: object | None) -> Signature
 def _claimed(samples: ArrayLike | None, m: int) -> Vector:
     if samples is None:
         return np.ones(m)
-    if isinstance(samples, list | tuple):  # claims one by one: a liar's "many" must not cost the others the round
+    # Claims in a list are read one by one, so that a claim of "many" costs only the client that made it.
+    if isinstance(samples, list | tuple):
         samples = [_number(claim) for claim in samples]
     claimed = np.asarray(samples)
     if claimed.dtype.kind not in "iuf":
@@ -237,7 +238,7 @@ def _claimed(samples: ArrayLike | None, m: int) -> Vector:
 
 
 def _number(claim: object) -> float:
-    """A claim as a float; NaN where it is no number."""
+    """A claim as a float; NaN where it is not a number."""
     claim = claim.item() if hasattr(claim, "item") and np.size(claim) == 1 else claim  # type: ignore[arg-type]
     if isinstance(claim, bool) or not isinstance(claim, Real):
         return np.nan
@@ -248,7 +249,7 @@ def _number(claim: object) -> float:
 
 
 def _capped(claimed: Vector, admitted: NDArray[np.intp], sample_cap: float | None, reasons: list[str]) -> Vector:
-    """n_i, none beyond sample_cap times the median of the admitted clients'."""
+    """The n_i of the admitted clients, none beyond sample_cap times their median."""
     used = claimed[admitted]
     if sample_cap is None:
         return used
@@ -280,7 +281,7 @@ def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np
         array = host(updates)
         size = count(array) // len(array)
         if array.ndim > 2 and isinstance(array, np.ndarray) and not array.flags.c_contiguous:
-            return (Source.of([array[i] for i in sound], size),)  # to flatten it whole would be a copy
+            return (Source.of([array[i] for i in sound], size),)  # To flatten the whole array would copy it.
         return (Source.of(array if array.ndim == 2 else array.reshape(len(array), size), size),)
     chosen = [own for i in sound if (own := leaves[i]) is not None]
     return tuple(Source.of([own[k].array for own in chosen], count(chosen[0][k].array)) for k in range(len(chosen[0])))
@@ -289,12 +290,12 @@ def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np
 def _kind_of(updates: object) -> type[Updates]:
     if not is_dask(updates):
         return Updates
-    from fedhold.updates.cluster import ClusterUpdates  # only here: who does not use Dask does not import it
+    from fedhold.updates.cluster import ClusterUpdates  # It is imported here, so that others do not need Dask.
 
     return ClusterUpdates
 
 
 def _dtypes(leaves: list[list[Leaf] | None], admitted: list[int]) -> list[str]:
-    """For each array of the model the dtype that most admitted clients sent it in."""
+    """For each array of the model, the dtype in which most admitted clients sent it."""
     chosen = [own for i in admitted if (own := leaves[i]) is not None]
     return [Counter(dtype_name(own[k].array) for own in chosen).most_common(1)[0][0] for k in range(len(chosen[0]))]

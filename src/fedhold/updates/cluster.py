@@ -1,11 +1,11 @@
 """Updates on a Dask cluster: the same passes over the data, each block of columns where it lies.
 
-A pass sends its kernel to every block. What comes back, m or m x m numbers, is added up on the workers, a few at a time, and
-only the last sum travels to the calling process. Vectors of d numbers (a centre, the row of a column rule) stay on the
-cluster, cut as the updates are, each piece where its block is.
+A pass sends its kernel to every block. Its results, m or m x m numbers per block, are added up on the workers, a few at a
+time, and only the last sum travels to the calling process. Vectors of d numbers (a centre, the row of a column rule) stay on
+the cluster, cut as the updates are, each piece where its block is.
 
-Kernels are closures over such vectors: they read a place, or write a centre, block by block. A kernel travels as bytes with
-the vectors left out (pickle's "persistent objects"); a worker puts the piece that belongs to its block in their place.
+Kernels are closures over such vectors: they read a place, or write a centre, block by block. A kernel is sent as bytes
+without these vectors (pickle's "persistent objects"); a worker puts the pieces that belong to its block in their place.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ __all__ = ["ClusterUpdates", "Spread", "require_blocks", "source_of"]
 Result = TypeVar("Result")
 Found = TypeVar("Found", bound="Vector | Sums")
 
-BLOCK = 2**26  # bytes of a block of columns where we are the ones to cut it
-NARROW = 2  # columns per client: the m x m products of a block with fewer are more to move than the block itself
+BLOCK = 2**26  # bytes of a block of columns, where we cut the blocks
+NARROW = 2  # columns per client. In a narrower block, the m x m products would be larger than the block itself.
 AT_ONCE = 8  # partial sums that one task adds up
 
 
 def require_blocks(updates: Any) -> None:
-    """An error unless this Dask array can be read in blocks of columns."""
+    """Raise an error unless this Dask array can be read in blocks of columns."""
     if np.isnan(updates.shape).any():
         raise ValueError(
             "updates are a Dask array whose chunks have unknown sizes. Pass updates.compute_chunk_sizes(), which finds them."
@@ -68,7 +68,7 @@ def require_blocks(updates: Any) -> None:
 
 
 def source_of(updates: Any) -> Source:
-    """The array, cut so that every block has a few columns of all clients. As it is, if it can be: to cut anew is to move."""
+    """The array, cut so that every block has a few columns of all clients. Chunks that fit are kept, for cutting moves data."""
     (rows, widths), (m, d) = updates.chunks, updates.shape
     least, whole = min(NARROW * m, d), len(rows) == 1
     most = max(BLOCK // (m * updates.dtype.itemsize), least)
@@ -82,42 +82,42 @@ def source_of(updates: Any) -> Source:
             joined.append(width)
     if joined[-1] < least:
         joined[-2:] = [sum(joined[-2:])]
-    cut = updates.rechunk(((m,), tuple(joined)), method="tasks")  # itself where the chunks are those already
+    cut = updates.rechunk(((m,), tuple(joined)), method="tasks")  # This is the array itself if its chunks are these.
     return Source.of(cut, d)
 
 
 def _parts(width: int, count: int) -> list[int]:
-    """As equal as they can be."""
+    """A width cut into `count` parts, as equal as they can be."""
     return [width * (k + 1) // count - width * k // count for k in range(count)]
 
 
 class Spread:
-    """d numbers on the cluster, in pieces; 0 until a pass has written to them. Stands for a `Vector`."""
+    """d numbers on the cluster, in pieces; 0 until a pass has written to them. It stands for a `Vector`."""
 
     def __init__(self, widths: Sequence[int], array: Any = None) -> None:
-        """`array` is a Dask array of these chunks, None where nothing has been written yet."""
+        """`array` is a Dask array with chunks of these widths; None where nothing has been written yet."""
         self.widths, self.written = tuple(widths), array
 
     @property
     def array(self) -> Any:
-        """As a Dask array."""
+        """The numbers as a Dask array."""
         return da.zeros(sum(self.widths), chunks=(self.widths,)) if self.written is None else self.written
 
     def pieces(self) -> list[Any]:
-        """One for each block, as what Dask will compute; None where nothing has been written yet."""
+        """One delayed piece for each block; None for each where nothing has been written yet."""
         return [None] * len(self.widths) if self.written is None else list(self.written.to_delayed())
 
     def write(self, pieces: Sequence[Any]) -> None:
-        """What a pass has made, in the order of the columns."""
+        """Take the pieces that a pass has made, in the order of the columns."""
         parts = [da.from_delayed(p, (w,), np.float64) for p, w in zip(pieces, self.widths, strict=True)]
         self.written = da.concatenate(parts)
 
     def each(self, function: Callable[[Vector], NDArray[Any]], dtype: DTypeLike = np.float64) -> Spread:
-        """A function of every number on its own."""
+        """The vector of function(number) for every number; the function takes and returns arrays."""
         return Spread(self.widths, self.array.map_blocks(function, dtype=dtype, meta=np.empty(0, dtype)))
 
     def length(self) -> float:
-        """The Euclidean norm, from those of the pieces."""
+        """The Euclidean norm, from the norms of the pieces."""
         return length(np.array(dask.compute(*map(dask.delayed(length), self.array.to_delayed()))))
 
     def largest(self) -> float:
@@ -125,7 +125,7 @@ class Spread:
         return largest(np.array(dask.compute(*map(dask.delayed(largest), self.array.to_delayed()))))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """All of it in this process, where somebody asks for that."""
+        """All numbers in this process, for callers that need them."""
         if copy is False:
             raise ValueError("These numbers are on a cluster: an array of them is a copy. Leave copy=False out.")
         return np.asarray(self.array.compute(), dtype)
@@ -137,7 +137,7 @@ class ClusterUpdates(Updates):
 
     @property
     def costly_to_read(self) -> bool:
-        """A pass over a cluster is to be as rare as a read of files."""
+        """True: passes over a cluster are to be as few as reads of files."""
         return True
 
     @property
@@ -146,25 +146,25 @@ class ClusterUpdates(Updates):
 
     @cached_property
     def kernels(self) -> NumpyKernels:
-        """NumPy's, for a worker might lack numba; it has one thread for them anyway."""
+        """NumPy's kernels, because a worker might lack numba, and has only one thread for them."""
         return NUMPY
 
     def zeros(self) -> Vector:
         return cast(Vector, Spread(self._array.chunks[1]))
 
     def vector(self, arrays: list[Any]) -> Vector:
-        """Kept on the cluster from now on: where it came from this process, it goes there once."""
+        """The vector is kept on the cluster: one that came from this process is sent there once."""
         (array,), widths = arrays, self._array.chunks[1]
         spread = da.asarray(array).reshape(-1).rechunk((widths,)).astype(np.float64)
         return cast(Vector, Spread(widths, spread.persist()))
 
     def shaped(self, vector: Vector, template: Any, dtypes: list[str]) -> Any:
-        """A Dask array: made from what the last pass left on the cluster, block by block, when it is computed."""
+        """A Dask array of what the last pass left on the cluster; it is converted block by block when it is computed."""
         finish = partial(_finished, base=self.base, dtype=template.dtype, name=dtypes[0])
         return cast(Spread, vector).each(finish, template.dtype).array
 
     def materialised(self) -> Updates:
-        """As they are: on the cluster, rows are mixed anew in every pass, which takes no memory."""
+        """The updates as they are: on the cluster, rows are mixed anew in every pass, which takes no memory."""
         return self
 
     def read(self, start: int, stop: int) -> Block:
@@ -177,7 +177,7 @@ class ClusterUpdates(Updates):
         return replace(self, wide=True)._here(dask.compute(self._array[:, chosen]))
 
     def _here(self, blocks: Sequence[Block]) -> Block:
-        """Blocks that have come to this process, as they are read."""
+        """Blocks that have come to this process, joined and read as the updates are (scaled, mixed, widened)."""
         block = np.concatenate(blocks, axis=1)
         return self._plan.at(block).read(0, block.shape[1])
 
@@ -192,18 +192,19 @@ class ClusterUpdates(Updates):
             yield from part
 
     def sum(self, kernel: Kernel[Found], portion: Portion) -> Found:
-        """Added up on the workers, in an order that does not depend on which of them is done first."""
+        """The results are added up on the workers, in an order that does not depend on which of them finishes first."""
         parts, pieces = self._sent(partial(_summed, kernel=kernel, portion=portion))
         while len(parts) > 1:
             parts = [_ADDED(parts[a : a + AT_ONCE]) for a in range(0, len(parts), AT_ONCE)]
         return _computed(parts, pieces)[0]
 
     def _sent(self, job: Callable[[Updates], Any]) -> tuple[list[Any], list[tuple[Spread, list[Any]]]]:
-        """The job's results at every block, and the pieces of the vectors it writes to; all yet to be computed."""
+        """The job's delayed results for every block, and the delayed pieces of each vector that it writes to."""
         packed, vectors = _pack((self._plan, job), Spread)
         given = [vector.pieces() for vector in vectors]
         blocks = self._array.to_delayed()[0]
-        # The bytes go with every task, not as a task of their own: a worker that had them would count as a place to be.
+        # The bytes are an argument of every task, not a task of their own: the scheduler would prefer the worker that held its
+        # result over the workers that hold the blocks.
         done = [_AT_BLOCK(block, packed, *pieces) for block, *pieces in zip(blocks, *given, strict=True)]
         new = [vector for vector in vectors if vector.written is None]
         return [part[0] for part in done], [(vector, [part[k + 1] for part in done]) for k, vector in enumerate(new)]
@@ -211,7 +212,7 @@ class ClusterUpdates(Updates):
 
 @dataclass(frozen=True)
 class _Plan:
-    """How blocks are to be read: updates without a source."""
+    """How blocks are to be read: the fields of updates without their source."""
 
     updates: Updates
 
@@ -252,12 +253,12 @@ def _pack(thing: object, kind: type) -> tuple[bytes, list[Any]]:
 
 
 def _unpack(packed: bytes, fillings: Sequence[Any]) -> Any:
-    """What was packed, with `fillings` where those objects were."""
+    """The packed thing, with `fillings` in place of the objects that were left out."""
     return _Unpacker(io.BytesIO(packed), fillings).load()
 
 
 def _computed(results: list[Any], written: list[tuple[Spread, list[Any]]]) -> Any:
-    """The results, here; what was written in the same pass stays where it is."""
+    """The results in this process; what the same pass has written stays on the cluster."""
     flat = [piece for _, pieces in written for piece in pieces]
     kept = dask.persist(*results, *flat)
     for k, (vector, pieces) in enumerate(written):
@@ -270,7 +271,7 @@ def _computed(results: list[Any], written: list[tuple[Spread, list[Any]]]) -> An
 
 
 def _at_block(block: Block, packed: bytes, *given: Vector | None) -> tuple[Any, ...]:
-    """The job's result at this block, and its pieces of the vectors that were not given."""
+    """The job's result for this block, and its pieces of the vectors that were not given."""
     pieces = [np.zeros(block.shape[1]) if piece is None else _read_only(piece) for piece in given]
     plan, job = _unpack(packed, pieces)
     result = job(plan.at(block))
@@ -278,7 +279,7 @@ def _at_block(block: Block, packed: bytes, *given: Vector | None) -> tuple[Any, 
 
 
 def _read_only(piece: Vector) -> Vector:
-    """What was written in an earlier pass is there to be read: to write it again would go unnoticed by the others."""
+    """A view of a piece from an earlier pass that cannot be written to: Dask would not notice the change."""
     view = piece.view()
     view.flags.writeable = False
     return view

@@ -1,7 +1,7 @@
 """Updates on disk: arrays in .npy and .safetensors files, read a part at a time, and written whole or not at all.
 
-Read, not mapped: mapped pages count as resident memory, and a file cut short under a map ends the process. No file stays
-open, so there may be more clients than a process may open files.
+Files are read, not mapped into memory: mapped pages count as resident memory, and if a mapped file is cut short, the process
+is killed. No file stays open, so there may be more clients than a process may open files.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ CODES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16"},
     **{"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"},
 }
-"""The dtypes of .safetensors that we read, in NumPy's codes."""
+"""The .safetensors dtypes that can be read, and NumPy's codes for them."""
 
-LONGEST_HEADER = 2**22  # bytes: tens of thousands of arrays. More would cost memory before a client is known
-MOST_AXES, LONGEST_AXIS = 32, 2**48  # beyond these NumPy has no arrays
+LONGEST_HEADER = 2**22  # bytes, enough for tens of thousands of arrays. A hostile file must not cost more memory.
+MOST_AXES, LONGEST_AXIS = 32, 2**48  # No array of a model comes near these.
 KINDS = (".npy", ".safetensors")
-CHUNK = 2**20  # numbers written at once
+CHUNK = 2**20  # numbers written at a time
 NAMES = {code: name for name, code in CODES.items()}
 
 Told = Callable[[int], None]
-"""Called with the number of bytes that were read, from whichever thread read them."""
+"""A function that is called with the number of bytes after every read, by the thread that has read them."""
 Result = TypeVar("Result")
 
 
 class DamagedFileError(ValueError):
-    """A file that does not hold what it says. Among updates it stands for its client, who is then rejected."""
+    """A file that does not hold what its header says. In a list of updates it stands for its client, which is then rejected."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}. Write the file anew, or leave it out.")
@@ -60,10 +60,14 @@ class DamagedFileError(ValueError):
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in a file: where its numbers begin, their shape, and NumPy's code for them (or 'bfloat16', which it lacks).
+    """An array in a file, of which only the header has been read.
 
-    stamp    size and time of the file when it was opened: whatever was written since is not what was admitted
-    on_read  is told how many bytes were read, each time
+    path     the file
+    offset   where the numbers begin in it, in bytes
+    shape    the shape of the array
+    code     NumPy's code for its dtype, or 'bfloat16', which NumPy lacks
+    stamp    size and time of the file when it was opened; if they have changed, the file is not what was admitted
+    on_read  called with the number of bytes after every read
     """
 
     path: Path
@@ -80,22 +84,22 @@ class StoredArray:
 
     @property
     def stand_in(self) -> NDArray[Any]:
-        """Zeros of this shape and dtype that take no memory; float32 for bfloat16."""
+        """Zeros of this shape and dtype that take no memory (float32 for bfloat16)."""
         return np.broadcast_to(np.zeros((), "float32" if self.code == "bfloat16" else self.dtype), self.shape)
 
     def read(self, start: int, out: NDArray[Any]) -> None:
-        """Fill `out`, of one axis, with the numbers from `start` on."""
+        """Fill the one-dimensional array `out` with the numbers from `start` on."""
         stored = np.dtype("<u2" if self.code == "bfloat16" else self.code)
         direct = out.dtype == stored and out.flags.c_contiguous
         raw = out if direct else np.empty(len(out), stored)
         self._fill(raw.view(np.uint8).data, self.offset + start * stored.itemsize)
-        if self.code == "bfloat16":  # the upper half of a float32
+        if self.code == "bfloat16":  # A bfloat16 is the upper half of a float32.
             out[:] = np.left_shift(raw, 16, dtype=np.uint32).view(np.float32)
         elif not direct:
             out[:] = raw
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """The whole array in memory, where somebody asks for that."""
+        """The whole array in memory, for callers that need all of it."""
         if copy is False:
             raise ValueError(f"{self.path} is on disk: an array of it is a copy. Leave copy=False out.")
         numbers = np.empty(prod(self.shape), self.stand_in.dtype)
@@ -114,7 +118,7 @@ class StoredArray:
                     if not got:
                         raise DamagedFileError(self.path, "it ends before its numbers do")
                     done += got
-                if hasattr(os, "posix_fadvise"):  # the disk goes on to what comes next while we reckon
+                if hasattr(os, "posix_fadvise"):  # The disk reads on ahead while we compute.
                     os.posix_fadvise(file.fileno(), offset + done, done, os.POSIX_FADV_WILLNEED)
         except OSError as problem:
             raise DamagedFileError(self.path, f"it cannot be read: {problem.strerror}") from None
@@ -123,9 +127,23 @@ class StoredArray:
 
 
 def open_update(path: str | os.PathLike[str], *, on_read: Told | None = None) -> StoredArray | dict[str, StoredArray]:
-    """The array of a .npy file, or the arrays of a .safetensors file by name; their numbers stay on disk.
+    """Open the array of a .npy file, or the arrays of a .safetensors file by name; their numbers stay on disk.
 
-    Raises DamagedFileError where the file is not what its header says, or holds what cannot be aggregated.
+    path     a .npy or .safetensors file
+    on_read  called with the number of bytes after every read, by the thread that has read them; None calls nothing
+
+    Raises DamagedFileError where the file is not what its header says, or holds a dtype that cannot be aggregated.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from fedhold import open_update, save_update
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = Path(directory) / "client.safetensors"
+    ...     save_update({"weight": np.ones((2, 3)), "bias": np.zeros(2)}, path)
+    ...     update = open_update(path)
+    ...     print(update["weight"].shape, np.asarray(update["bias"]))
+    (2, 3) [0. 0.]
     """
     path = Path(path)
     if path.suffix.lower() not in KINDS:
@@ -146,9 +164,23 @@ def open_update(path: str | os.PathLike[str], *, on_read: Told | None = None) ->
 def open_updates(
     source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, on_read: Told | None = None
 ) -> list[Any]:
-    """One update per file: of a directory, sorted by name; or of the paths given, in their order.
+    """Open one update per file, for `aggregate`; their numbers stay on disk.
 
-    A damaged file stands in the list as a DamagedFileError, for which `aggregate` rejects that client alone.
+    source   a directory, whose files are taken in the order of their names, or the paths of the files, in the order to keep
+    on_read  called with the number of bytes after every read, by the thread that has read them; None calls nothing
+
+    Needs files of one kind, .npy or .safetensors. A damaged file becomes a DamagedFileError in the list, for which `aggregate`
+    rejects that client alone.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from fedhold import aggregate, open_updates, save_update
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     for number in (1.0, 2.0, 99.0):
+    ...         save_update(np.array([number, 0.0]), Path(directory) / f"client_{number:02.0f}.npy")
+    ...     aggregate(open_updates(directory), "median").value
+    array([2., 0.])
     """
     paths = paths_of(source)
     kinds = sorted({path.suffix.lower() for path in paths})
@@ -178,9 +210,9 @@ def paths_of(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
 
 
 def opened(updates: Any) -> Any:
-    """Paths as what their files hold; anything else as it is.
+    """Updates that came as paths, opened; anything else as it is.
 
-    Strings in a list are no paths: they are what clients sent, and no client may choose which files are read.
+    Strings in a list are not taken for paths: clients may have sent them, and no client may choose which files are read.
     """
     if isinstance(updates, StoredArray):
         raise TypeError("updates are a single file. Pass a directory, or a list with one file per client.")
@@ -189,7 +221,7 @@ def opened(updates: Any) -> Any:
 
 
 def past_damaged_files(updates: Any, call: Callable[[Any], Result]) -> Result:
-    """call(updates); where a file turns out to be damaged on the way, once more with its client marked as damaged."""
+    """call(updates); each time that a file turns out to be damaged, call again with its client marked as damaged."""
     while True:
         try:
             return call(updates)
@@ -217,14 +249,14 @@ def _stamp(file: Any) -> tuple[int, int]:
 
 
 Where = tuple[int, tuple[int, ...], str]
-"""Offset in the file, shape, code."""
+"""Of one array: its offset in the file, its shape, and its code."""
 
 
 def _npy(file: BinaryIO, path: Path, size: int) -> Where:
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         shape, fortran, dtype = readers[np.lib.format.read_magic(file)](file)
-    except Exception:  # a header is a Python literal: what hostile ones raise cannot be listed
+    except Exception:  # A header is a Python literal, and a hostile one may raise anything.
         raise DamagedFileError(path, "its header is not that of a .npy file") from None
     if dtype.kind not in "fiu":
         raise DamagedFileError(path, f"dtype {dtype} is neither float nor integer")
@@ -255,7 +287,7 @@ def _safetensors(file: BinaryIO, path: Path, size: int) -> dict[str, Where]:
         raise DamagedFileError(path, "its header is not that of a .safetensors file")
     header.pop("__metadata__", None)
     spans = {name: _span(path, name, entry) for name, entry in header.items()}
-    # As the format has it: the arrays fill the file one after the other, without gaps, and none lies over another.
+    # The format demands that the arrays fill the file one after the other, without gaps or overlaps.
     end = 0
     for first, last, _, _ in sorted(spans.values()):
         if first != end:
@@ -283,7 +315,7 @@ def _span(path: Path, name: str, entry: object) -> tuple[int, int, tuple[int, ..
 
 
 def _sound(numbers: object) -> bool:
-    """Whether this is a list of what could be extents or offsets."""
+    """Whether `numbers` is a list of what could be extents or offsets."""
     return (
         isinstance(numbers, list | tuple)
         and len(numbers) <= MOST_AXES
@@ -303,7 +335,19 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def save_update(value: Any, path: str | os.PathLike[str]) -> None:
     """Write one update, such as `result.value`: an array to a .npy file, a dict of arrays to a .safetensors file.
 
-    The file appears whole or not at all, whatever interrupts this.
+    value  an array, or a dict of arrays by name; of floats or integers
+    path   where to write: a name that ends in .npy for an array, in .safetensors for a dict
+
+    If the write is interrupted, the file is not there, or is the one that was there before.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from fedhold import save_update
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     save_update(np.array([1.0, 2.0]), Path(directory) / "model.npy")
+    ...     np.load(Path(directory) / "model.npy")
+    array([1., 2.])
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -323,7 +367,7 @@ def save_update(value: Any, path: str | os.PathLike[str]) -> None:
             np.lib.format.write_array_header_1_0(file, header)
             _write(file, parts[""])
             return
-        # The widest numbers first, as the format's own writer has it: then all of them are aligned.
+        # The widest numbers come first, as in files of the format's own writer: then all arrays are aligned.
         ordered = sorted(parts, key=lambda name: (-parts[name].itemsize, name))
         file.write(_safetensors_header(ordered, parts))
         for name in ordered:

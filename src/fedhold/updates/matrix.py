@@ -1,4 +1,4 @@
-"""The admitted clients' updates as an m x d matrix that is never built: read block by block, by several threads.
+"""The admitted clients' updates as an m x d matrix that is never built: it is read block by block, by several threads.
 
 Nothing is concatenated: a block is a view where the clients came as one array, and a few megabytes gathered from the
 clients' own arrays where they came as a list. Results of blocks come back in the order of the columns, so the same input
@@ -42,18 +42,16 @@ __all__ = ["Kernel", "Mixture", "Source", "Updates"]
 Result = TypeVar("Result")
 Found = TypeVar("Found", bound="Vector | Sums")
 Kernel = Callable[[Block, slice], Result]
-"""(block of m rows, its columns in the whole) -> what it finds there."""
+"""(block of m rows, the slice of the d columns that it holds) -> what it finds there."""
 
-SLAB, PART = (
-    2**20,
-    32,
-)  # numbers gathered at once where clients came as a list: long copies, but no more than 1/PART of all
-STORED = 2**28  # bytes gathered at once, by all threads, where clients came as files: from 500 of them 256 KiB a time
+# Where clients came as a list, this many numbers are gathered at a time, but no more than 1/PART of all: copies are then long.
+SLAB, PART = 2**20, 32
+STORED = 2**28  # bytes that all threads gather at a time where clients came as files: 256 KiB from each of 500
 LINE = 64  # columns: whole cache lines
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
-SINGLE_ROOM = 40  # float32 numbers within 2**+-40 can be squared and added up by the hundred thousand
-DOUBLE_ROOM = 400  # and so can float64 numbers within 2**+-400
-FEW_ROWS = 4  # rows whose sum is as exact as they are
+SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
+DOUBLE_ROOM = 400  # the same for float64
+FEW_ROWS = 4  # A sum of up to this many rows is about as exact in their own precision as in float64.
 
 
 @dataclass(frozen=True)
@@ -66,13 +64,13 @@ class Source:
 
     @staticmethod
     def of(rows: Any, size: int) -> Source:
-        """A source that is read in float32 where no client has more digits."""
+        """A source that is read in float32 where no client's dtype has more digits."""
         names = {dtype_name(rows)} if hasattr(rows, "dtype") else {dtype_name(row) for row in rows}
         wide = any(compute_dtype(name) is np.float64 for name in names)
         return Source(rows, size, np.float64 if wide else np.float32)
 
     def read(self, start: int, stop: int, clients: NDArray[np.intp] | None, out: Block | None = None) -> Block:
-        """Columns start to stop of the given clients: into `out`, or as a view where that is possible."""
+        """Columns start to stop of the given clients (None: all of them): in `out`, or as a view where that is possible."""
         if hasattr(self.rows, "dtype"):
             view = self.rows[:, start:stop] if clients is None else self.rows[:, start:stop][clients]
             with np.errstate(over="ignore"):
@@ -99,13 +97,13 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """New rows made of the clients' rows, matrix @ rows: buckets, neighbourhoods, batches."""
+    """New rows made from the clients' rows, matrix @ rows: buckets, neighbourhoods, batches."""
 
     matrix: Matrix
 
     @cached_property
     def _groups(self) -> list[_Group] | None:
-        """Where no client is used twice and members count alike, the new rows are sums of groups; None elsewhere."""
+        """The new rows as sums over groups; None unless each client is in one row at most, and members of a row share alike."""
         used = self.matrix != 0
         sizes, shares = used.sum(axis=1), self.matrix.max(axis=1)
         if used.sum(axis=0).max() > 1 or (sizes == 0).any() or (self.matrix[used] != np.repeat(shares, sizes)).any():
@@ -115,7 +113,7 @@ class Mixture:
 
     @cached_property
     def _distinct(self) -> _Distinct | None:
-        """The distinct new rows, for neighbours tend to share a neighbourhood; None unless new rows are means of old ones."""
+        """The distinct new rows, as near clients often share a neighbourhood; None unless new rows are weighted means."""
         if not np.allclose(self.matrix.sum(axis=1), 1, rtol=0, atol=1e-9):
             return None
         single = self.matrix.astype(np.float32)
@@ -128,8 +126,8 @@ class Mixture:
     def of(self, rows: Block, kernels: NumpyKernels) -> Block:
         """The new rows, in the precision of the old ones.
 
-        Sums of many rows are made in float64; or in float32 after a common row came off, for else the offset that all rows
-        share would drown their differences.
+        Sums of many rows are made in float64; or in float32 after one common row has been subtracted, because otherwise the
+        rounding of the offset that all rows share would hide their differences.
         """
         if self._groups is None and rows.dtype == np.float32 and self._distinct is not None:
             distinct = kernels.mixed(self._distinct.matrix, rows, self._distinct.common)
@@ -141,9 +139,8 @@ class Mixture:
         mixed = np.empty((len(self.matrix), rows.shape[1]), rows.dtype)
         for group in self._groups:
             kind = rows.dtype if group.members.shape[1] <= FEW_ROWS else np.dtype(np.float64)
-            share = group.shares[:, None].astype(
-                kind
-            )  # Shares come first: two numbers near the largest float have no sum.
+            # Rows are multiplied by the share before they are added: a sum of numbers near the largest float overflows.
+            share = group.shares[:, None].astype(kind)
             sums = rows[group.members[:, 0]] * share
             for column in group.members.T[1:]:
                 sums += rows[column] * share
@@ -153,7 +150,12 @@ class Mixture:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """New rows with equally many members: which rows they are, their members (one row each), a member's share in each."""
+    """New rows that have equally many members.
+
+    rows     which of the new rows they are
+    members  the indices of their members, one row for each
+    shares   the share that every member has in each
+    """
 
     rows: NDArray[np.intp]
     members: NDArray[np.intp]
@@ -162,7 +164,12 @@ class _Group:
 
 @dataclass(frozen=True, eq=False)
 class _Distinct:
-    """The old row that most new rows are made of, the distinct rows of the matrix, and which of them each new row is."""
+    """The distinct rows of a mixing matrix.
+
+    common  the old row with the largest share in the new ones
+    matrix  the distinct rows
+    which   for every new row, the index of its distinct row
+    """
 
     common: int
     matrix: NDArray[np.float32]
@@ -171,13 +178,14 @@ class _Distinct:
 
 @dataclass(frozen=True)
 class Updates:
-    """The updates of m clients, or of m rows that a mixture makes of them.
+    """The updates of m clients, or m rows that a mixture makes from them.
 
     sources   one per array of the model
+    m         how many rows there are
     clients   which rows of the sources are read (None: all of them)
     wide      whether float32 data is read as float64
-    base      every number is read times 2**base, so that what is too large or too small to be squared comes near 1
-    mixture   what is made of the rows (None: the clients themselves)
+    base      every number is read times 2**base, so that numbers too large or too small to be squared come near 1
+    mixture   how new rows are made from the clients' (None: the rows are the clients themselves)
     """
 
     sources: tuple[Source, ...]
@@ -189,17 +197,17 @@ class Updates:
 
     @cached_property
     def d(self) -> int:
-        """Numbers in an update."""
+        """How many numbers an update has."""
         return sum(source.size for source in self.sources)
 
     @property
     def costly_to_read(self) -> bool:
-        """Whether a pass over the data costs more than any computation with it: it is a read of files, or of a cluster."""
+        """Whether a pass over the data costs more than any computation with it, because it reads files or a cluster."""
         return self.sources[0].costly_to_read
 
     @cached_property
     def kernels(self) -> NumpyKernels:
-        """The kernels that suit so much data."""
+        """The kernels to use for data of this size."""
         return kernels_for(self.m * self.d)
 
     @property
@@ -211,16 +219,16 @@ class Updates:
     # The same updates, read in another way.
 
     def widened(self) -> Updates:
-        """Read as float64."""
+        """The same updates, read as float64."""
         return replace(self, wide=True)
 
     def reaching(self, place: Vector | None) -> Updates:
-        """Read as float64 where distances to `place` would overflow float32."""
+        """The same updates, read as float64 where distances to `place` would overflow float32."""
         far = place is not None and largest(place) > 2.0**SINGLE_ROOM
         return self.widened() if far else self
 
     def scaled(self, magnitudes: Vector) -> Updates:
-        """Read so that sums of squares neither overflow nor vanish, given the rows' magnitudes.
+        """The same updates, read so that sums of squares neither overflow nor vanish, given the rows' magnitudes.
 
         Numbers that float32 cannot square are read as float64. Where float64 cannot square them either, all are read times
         one power of two, chosen by the median magnitude, which no minority can move.
@@ -243,7 +251,7 @@ class Updates:
         return replace(self, m=len(matrix), mixture=Mixture(combined))
 
     def materialised(self) -> Updates:
-        """The rows as one array, for mixtures that are read many times."""
+        """The rows as one array in memory, for mixtures that are read many times."""
         wide = self.base != 0 or any(source.dtype is np.float64 for source in self.sources)
         rows = np.empty((self.m, self.d), np.float64 if wide else np.float32)
 
@@ -256,11 +264,11 @@ class Updates:
     # Vectors of d numbers.
 
     def zeros(self) -> Vector:
-        """d numbers that kernels may write to, block by block."""
+        """A vector of d zeros that kernels may write to, block by block."""
         return np.zeros(self.d)
 
     def vector(self, arrays: list[Any]) -> Vector:
-        """d numbers that came as the arrays of one update."""
+        """The arrays of one update as a vector of d numbers."""
         return np.concatenate([to_host(array, np.float64).reshape(-1) for array in arrays])
 
     def row(self, client: int) -> Vector:
@@ -274,13 +282,13 @@ class Updates:
         return row
 
     def shaped(self, vector: Vector, template: Any, dtypes: list[str]) -> Any:
-        """d numbers, as they were read, in the structure of the template and in these dtypes."""
+        """A vector of d numbers, in the units in which updates are read, as an update like the template with these dtypes."""
         return rebuild(template, unscaled(vector, self.base), dtypes)
 
     # Reading.
 
     def read(self, start: int, stop: int) -> Block:
-        """Columns start to stop of every row, in the dtype to compute in. It may be a view: never write to it."""
+        """Columns start to stop of every row, in the dtype to compute in. The block may be a view: never write to it."""
         parts, offset = [], 0
         for source in self.sources:
             low, high = max(start - offset, 0), min(stop - offset, source.size)
@@ -315,14 +323,14 @@ class Updates:
         return np.concatenate(parts, axis=1)
 
     def sample(self, columns: int) -> Block:
-        """About so many columns, in short runs spread evenly over all of them."""
+        """About this many columns, in short runs spread evenly over all of them."""
         if self.d <= 2 * columns:
             return self.read(0, self.d)
         starts = np.linspace(0, self.d - SAMPLE_RUN, columns // SAMPLE_RUN).astype(int)
         return self.joined([(a, a + SAMPLE_RUN) for a in starts])
 
     def joined(self, spans: list[tuple[int, int]]) -> Block:
-        """The columns of several spans."""
+        """The columns of several spans, side by side."""
         return np.concatenate([self.read(*span) for span in spans], axis=1)
 
     # Passes.
@@ -331,7 +339,7 @@ class Updates:
         """The kernel's results over all blocks, in the order of the columns, one at a time."""
         width = self._width(portion)
 
-        @np.errstate(over="ignore", invalid="ignore")  # set here, for threads do not inherit it
+        @np.errstate(over="ignore", invalid="ignore")  # It is set here because threads do not inherit it.
         def run(span: tuple[int, int]) -> list[Result]:
             slab = self.read(*span)
             return [
@@ -344,7 +352,7 @@ class Updates:
             yield from results
 
     def run(self, kernel: Kernel[None], portion: Portion) -> None:
-        """The kernel over all blocks, for what it writes."""
+        """Run a kernel that writes its results somewhere over all blocks."""
         for _ in self.map(kernel, portion):
             pass
 
@@ -357,9 +365,9 @@ class Updates:
         return result
 
     def spans(self, portion: Portion) -> list[tuple[int, int]]:
-        """Column ranges to read at once: small arrays of one dtype together, large ones in parts of whole tiles."""
+        """The column ranges to read at a time: small arrays of one dtype together, large ones in parts of whole tiles."""
         width = self._width(portion)
-        if self._views:  # An even number of equal parts, so that two threads end together.
+        if self._views:  # The number of parts is even and they are equal, so that two threads finish together.
             pairs = -(-self.d // (2 * width))
             width = -(-self.d // (2 * pairs * LINE)) * LINE if pairs > 1 else width
         else:
@@ -373,12 +381,12 @@ class Updates:
         return [(a, min(a + width, hi)) for lo, hi in pairwise(cuts) for a in range(lo, hi, width)]
 
     def _width(self, portion: Portion) -> int:
-        """Columns to hand to a kernel: no more than are gathered at once."""
+        """How many columns to hand to a kernel: no more than are gathered at a time."""
         return max((portion.numbers if self._views else min(portion.numbers, self._slab)) // self.m, 16)
 
     @property
     def _rows(self) -> int:
-        """Rows that are read, before any mixture."""
+        """How many rows are read, before any mixture."""
         return self.m if self.mixture is None else self.mixture.matrix.shape[1]
 
     @property
@@ -390,15 +398,16 @@ class Updates:
 
     @property
     def _slab(self) -> int:
-        """Numbers to gather at once."""
+        """How many numbers to gather at a time."""
         if not self.costly_to_read:
             return min(SLAB, max(TILE, self._rows * self.d // PART))
         narrow = self.mixture is None and not self.wide and all(source.dtype is np.float32 for source in self.sources)
-        return STORED // thread_count() // (4 if narrow else 16)  # To widen or to mix takes copies.
+        # A number takes 4 bytes, or 16 with the copies that widening and mixing make.
+        return STORED // thread_count() // (4 if narrow else 16)
 
 
 def exponents_of(magnitudes: Vector) -> tuple[NDArray[np.intc], int]:
-    """Every row's power of two, and the median one; rows of zeros have none, and count as the median."""
+    """Every row's binary exponent, and the median one. A row of zeros has none, and gets the median."""
     some = magnitudes > 0
     exponents = np.frexp(magnitudes)[1]
     typical = int(np.median(exponents[some])) if some.any() else 0

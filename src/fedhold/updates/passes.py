@@ -47,8 +47,8 @@ __all__ = [
     "swept",
 ]
 
-SAMPLED = 256  # columns of a sample: distances over so many are right to some percent
-NEAR = 2  # times the clients' distances to their middle: an origin so near costs no digits that matter
+SAMPLED = 256  # columns of a sample. Distances over this many are right to some percent.
+NEAR = 2  # An origin within this many times the clients' distances to their median costs no digits that matter.
 
 
 # The second view: one block of columns -> one row.
@@ -59,7 +59,7 @@ class Columnwise:
     """What a column rule asks for.
 
     row_of   (kernels, block of columns) -> one number per column, such as `kernels.median(block)`
-    clients  over these clients (None: all of them)
+    clients  the clients whose rows are in the block (None: all of them)
     """
 
     row_of: Callable[[NumpyKernels, Block], Vector]
@@ -67,7 +67,7 @@ class Columnwise:
 
 
 def column_row(updates: Updates, rule: Columnwise) -> Vector:
-    """The row that a column rule makes of the updates."""
+    """The row that a column rule makes from the updates."""
     plain = replace(updates, wide=False)
     chosen = plain if rule.clients is None else plain.take(rule.clients)
     row, kernels = chosen.zeros(), chosen.kernels
@@ -90,19 +90,19 @@ class AllPairs:
 ALL_PAIRS = AllPairs()
 
 Wanted = Columnwise | AllPairs | None
-"""What to find out in the same pass that looks for numbers that are not finite; None: the clients' lengths alone."""
+"""What the pass that looks for numbers that are not finite should find as well; None: only the clients' lengths."""
 
 
 @dataclass(frozen=True, eq=False)
 class FirstLook:
     """What the first pass over the data found out about the clients.
 
-    magnitudes   |X_i|; or max_j |x_ij| for a client whose squares overflow or vanish. Not finite exactly where some number
-                 of the client is not
-    lengths      True for the clients whose magnitude is |X_i|
-    pairs        <X_i - r, X_j - r> for all pairs, r one of the clients or 0, where that was wanted
-    row          the row of the column rule that was wanted
-    row_products the products of every client with that row
+    magnitudes    |X_i|; or max_j |x_ij| for a client whose squares overflow or vanish. It is not finite exactly where some
+                  number of the client is not
+    lengths       True for the clients whose magnitude is |X_i|
+    pairs         <X_i - r, X_j - r> for all pairs, r one of the clients or 0, if pairs were wanted
+    row           the row of the column rule, if one was wanted
+    row_products  the products of every client with that row
     """
 
     magnitudes: Vector
@@ -112,9 +112,9 @@ class FirstLook:
     row_products: Products | None = None
 
     def of(self, admitted: NDArray[np.bool_]) -> FirstLook:
-        """What is known of the admitted clients alone. The matrix of pairs is cut down in its own memory."""
+        """What is known about the admitted clients alone. The matrix of pairs is cut down in its own memory."""
         lengths = self.lengths[admitted]
-        usual = lengths.all()  # Else the sums over columns have overflowed, or lost their digits.
+        usual = lengths.all()  # Otherwise the sums over columns have overflowed or lost their digits.
         everyone = usual and admitted.all()
         return FirstLook(
             magnitudes=self.magnitudes[admitted],
@@ -132,7 +132,7 @@ class FirstLook:
 
 @dataclass(frozen=True, eq=False)
 class _Looked(Sums):
-    """The sums over columns that a first look is made from."""
+    """The sums over columns from which a first look is made."""
 
     squares: Vector
     pairs: Matrix | None = None
@@ -140,7 +140,7 @@ class _Looked(Sums):
 
 
 def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
-    """The first pass over the data. It takes for granted that everyone will be admitted; see `FirstLook.of`."""
+    """The first pass over the data. It assumes that all clients will be admitted; see `FirstLook.of`."""
     kernels, m = updates.kernels, updates.m
     row = updates.zeros() if isinstance(wanted, Columnwise) else None
     if isinstance(wanted, Columnwise):
@@ -182,7 +182,7 @@ def _pairs_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, s
 
 
 def _cut(matrix: Matrix, kept: NDArray[np.intp]) -> Matrix:
-    """The rows and columns kept, in the matrix's own memory: a copy can be as large as a part of the data."""
+    """The rows and columns kept, in the matrix's own memory, because a copy could be large compared with the data."""
     if len(kept) == len(matrix):
         return matrix
     for place, row in enumerate(kept):
@@ -195,11 +195,11 @@ def _cut(matrix: Matrix, kept: NDArray[np.intp]) -> Matrix:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Some columns of every client: they tell roughly who is near whom.
+    """Some columns of every client, which tell roughly how near clients are to each other.
 
-    columns   how many there are
+    columns   how many columns there are
     lengths   every client's length over them
-    residual  the clients without the median of every column: else float32 would lose their differences in an offset
+    residual  the clients minus the median of every column: with a large common offset, float32 would lose their differences
     """
 
     columns: int
@@ -211,7 +211,7 @@ class Sample:
         return _norms(self.residual)
 
     def distances(self, weights: Weights) -> Vector:
-        """Every client's distance to the centre that the weights make."""
+        """Every client's distance to the weighted centre."""
         return _norms(self.residual - (weights @ self.residual).astype(self.residual.dtype))
 
 
@@ -233,7 +233,7 @@ def _norms(block: Block) -> Vector:
 def _central_client(updates: Updates) -> int | None:
     """A client near the middle of most others, as far as a sample tells; None where 0 is about as near to them.
 
-    The numbers have not been looked at yet, and may be anything.
+    The numbers have not been checked yet, and may be anything.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         sample = sample_of(updates)
@@ -243,7 +243,7 @@ def _central_client(updates: Updates) -> int | None:
 
 
 def sampled_gram(updates: Updates, columns: NDArray[np.intp]) -> Matrix:
-    """<X_i - mean, X_j - mean> over the chosen columns, up to a factor that brings the largest number to 1."""
+    """<X_i - mean, X_j - mean> over the chosen columns, up to a factor: the data is scaled so that its largest number is 1."""
     block = updates.columns(columns)
     block = block / (np.abs(block).max() or 1.0)
     centred = block - block.mean(axis=0)
@@ -265,8 +265,8 @@ class Measured:
 def measured(updates: Updates, weights: Weights, pulls: Weights | None, origin: Vector | None) -> Measured:
     """The centre weights @ X, and the residuals to it, by subtraction.
 
-    pulls   whose force on the centre is to be found
-    origin  a place where what the weights lack of 1 lies
+    pulls   the pulls whose force on the centre is to be found (None: 0)
+    origin  with weights that sum to less than 1, the point that gets the rest of the weight
     """
     centre, kernels = updates.zeros(), updates.kernels
     forces = np.zeros(updates.m) if pulls is None else pulls
@@ -280,10 +280,10 @@ def measured(updates: Updates, weights: Weights, pulls: Weights | None, origin: 
 def swept(
     updates: Updates, weights: Weights, pulls: Weights | None, anchor: Vector | None, centre: Vector | None
 ) -> Products:
-    """The products that tell distances to the centre weights @ X from those to an anchor point (None: the origin).
+    """The products that give distances to the centre weights @ X from those to an anchor point (None: the origin).
 
-    pulls   whose force |pulls @ X| is to be found
-    centre  where to write the centre, if somebody needs it
+    pulls   the pulls whose force |pulls @ X| is to be found
+    centre  where to write the centre; None if it is not needed
     """
     rows = np.stack([weights] if pulls is None else [weights, pulls])
     kernels = updates.kernels
@@ -296,7 +296,7 @@ def swept(
 
 
 def products_with(updates: Updates, place: Vector, anchor: Vector | None) -> Products:
-    """The products that tell distances to a place from those to an anchor point (None: the origin)."""
+    """The products that give distances to a place from those to an anchor point (None: the origin)."""
     kernels = updates.kernels
 
     def kernel(block: Block, at: slice) -> Products:
@@ -324,7 +324,7 @@ def gram_around(updates: Updates, place: Vector) -> Matrix:
 
 
 def coordinates(updates: Updates, centre: Vector, scales: Vector) -> Matrix:
-    """The points scales_i (X_i - centre) in a space of at most m dimensions: their own, or that of the Gram matrix."""
+    """The points scales_i (X_i - centre) in at most m dimensions: the columns, or coordinates from the Gram matrix."""
     if updates.d <= updates.m:
         return updates.read(0, updates.d) * scales[:, None] - scales[:, None] * centre
     values, vectors = np.linalg.eigh(gram_around(updates, centre) * scales[:, None] * scales)
@@ -336,9 +336,9 @@ def coordinates(updates: Updates, centre: Vector, scales: Vector) -> Matrix:
 class ResidualPairs:
     """The residuals X_i - place of all clients.
 
-    products   of all pairs
+    products   <X_i - place, X_j - place> for all pairs
     lengths    |X_i - place|
-    error      how much the cosines, products over lengths, can be off at most
+    error      the most that a cosine, a product over two lengths, can be off
     """
 
     products: Matrix
@@ -349,8 +349,8 @@ class ResidualPairs:
 def residual_pairs(updates: Updates, place: Vector, distances: Vector) -> ResidualPairs:
     """Residuals with a proven error: n products added up in any order are off by n roundings of |x| |y| at most.
 
-    `distances` are about the lengths: where squares would vanish in float32, float64 is read. The place is rounded as the
-    updates are.
+    place      rounded as the updates are
+    distances  about the lengths of the residuals: where squares would vanish in float32, float64 is read
     """
     some = distances[distances > 0]
     if len(some) and np.square(some.min()) < updates.d * 2.0**-80:
@@ -361,5 +361,5 @@ def residual_pairs(updates: Updates, place: Vector, distances: Vector) -> Residu
         return kernels.residual_gram(block, place[at].astype(block.dtype))
 
     found = updates.sum(kernel, kernels.pairing(updates.m))
-    # 64 more for the lengths, which are off by half of SQUARE_RUN each, for rounding the differences and for the sums.
+    # The 64 cover the lengths, which are off by half of SQUARE_RUN each, the rounding of the differences, and the sums.
     return ResidualPairs(found.products, np.sqrt(found.squares), (RUN + 64) * updates.resolution)

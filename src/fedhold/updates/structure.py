@@ -1,4 +1,4 @@
-"""The structure of one update: an array, or lists and dicts of arrays to any depth; and the way back."""
+"""The structure of one update: an array, or lists and dicts of arrays to any depth; and how to build one from d numbers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["Leaf", "Path", "Signature", "count", "describe", "flatten", "form", 
 Path = tuple[Any, ...]
 Signature = tuple[tuple[Path, tuple[int, ...], str], ...]
 
-DEEPEST = 16  # deeper nests are a mistake or an attack, and would exhaust the stack
-MOST = 100_000  # parts; ten lists that hold the next ten times are 10**10 parts, and would exhaust our time
+DEEPEST = 16  # levels. A deeper update is a mistake, or an attack that would exhaust the stack.
+MOST = 100_000  # parts. Ten nested lists, each of which holds the next ten times, have 10**10 and would take forever.
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of an update, and where it stands in it."""
+    """One array of an update, and its path: the keys and indices that lead to it."""
 
     path: Path
     array: Any
 
 
 def flatten(update: object) -> list[Leaf]:
-    """The arrays of an update in a fixed order: dict keys sorted, so that key order never matters.
+    """The arrays of an update in a fixed order: dict keys are sorted, so that their order never matters.
 
-    Raises TypeError, with a reason fit for a report, where something is neither an array nor a list or dict of them.
+    Raises TypeError, with a reason for the report, where a part is neither an array nor a list or dict of arrays.
     """
     visited = counter()
 
@@ -58,7 +58,7 @@ def flatten(update: object) -> list[Leaf]:
 
 
 def form(update: object) -> object:
-    """What may differ between clients that send the same: kinds of containers, and the library of each array."""
+    """What may differ between clients with the same signature: kinds of containers, and the library of each array."""
     if isinstance(update, Mapping):
         return "dict", frozenset((key, form(part)) for key, part in update.items())
     if isinstance(update, list | tuple):
@@ -67,7 +67,7 @@ def form(update: object) -> object:
 
 
 def signature(leaves: list[Leaf]) -> Signature:
-    """What must be alike in all clients: paths, shapes and kinds of dtype."""
+    """What must be the same for all clients: paths, shapes and kinds of dtype."""
     return tuple((leaf.path, tuple(leaf.array.shape), kind(leaf.array)) for leaf in leaves)
 
 
@@ -94,7 +94,10 @@ def describe(found: Signature, expected: Signature) -> str:
 
 
 def rebuild(template: object, vector: Vector, dtypes: list[str]) -> Any:
-    """`vector` in the structure of `template`; its arrays take the dtypes of these names, in the order of `flatten`."""
+    """An update with the numbers of `vector` in the structure of `template`.
+
+    dtypes  the names of the dtypes of its arrays, in the order of `flatten`
+    """
     offset = 0
     built: dict[Path, Any] = {}
     for leaf, dtype in zip(flatten(template), dtypes, strict=True):
@@ -116,7 +119,7 @@ def _fill(template: object, built: dict[Path, Any], path: Path) -> Any:
 
 
 def count(array: Any) -> int:
-    """Numbers in an array, in every library."""
+    """How many numbers an array has, in every library."""
     total = 1
     for extent in array.shape:
         total *= int(extent)
