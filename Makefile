@@ -23,8 +23,10 @@ deploy-demo: $(VENV)/.installed-flower ## a Flower federation of seven processes
 bench: $(VENV)/.installed ## our rules beside those of other libraries, in an environment made for them; docs/performance.md
 	@$(VENV)/bin/python benchmarks/peers --round --scaling --json docs/performance.json --docs docs/performance.md
 
+# Deployments are real processes that need the cores for themselves. Pytest exits with 5 where ARGS names none of their tests.
 test: $(VENV)/.installed-dev ## every test
-	$(IN_VENV) pytest $(ARGS)
+	$(IN_VENV) pytest -n auto -m 'not deployment' $(ARGS)
+	$(IN_VENV) pytest -m deployment $(ARGS) || test $$? -eq 5
 
 lint: $(VENV)/.installed-dev ## format, lint, imports, types: say what is wrong, change nothing
 	$(IN_VENV) ruff format --check .

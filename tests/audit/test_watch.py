@@ -181,9 +181,17 @@ def lines_of(process):
         watchdog.cancel()
 
 
+def hear_ctrl_c():
+    """In a shell's background job SIGINT is ignored, and so it would be in the processes that the tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_a_pipe_gets_a_line_for_each_round_as_it_is_written(tmp_path):
     path = tmp_path / "audit.jsonl"
-    with subprocess.Popen([*COMMAND, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=PLAIN) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*COMMAND, str(path)], stdout=pipe, stderr=pipe, env=PLAIN, preexec_fn=hear_ctrl_c
+    ) as process:
         lines = lines_of(process)
         append(path, record(1))
         assert next(lines).startswith(b"round 1  ")
@@ -210,7 +218,14 @@ class Terminal:
     def __init__(self, command, place):
         self.master, slave = pty.openpty()
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=PLAIN, start_new_session=True, cwd=place
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=PLAIN,
+            start_new_session=True,
+            cwd=place,
+            preexec_fn=hear_ctrl_c,
         )
         os.close(slave)
         self.written = b""
