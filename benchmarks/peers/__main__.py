@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fedhold.bench import Peers, Plan, Results, measure_all, print_results, read_results, write_results
+from fedhold.cli.bench import Earlier, Json, Repeat, Round, Rules, Scaling, Seconds, Shapes
 from peers import environment
 from peers.document import draw, write
 from peers.libraries import PACKAGES, PEERS
@@ -20,18 +21,16 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 @app.command()
 def compare(
-    shape: Annotated[list[str] | None, typer.Option(help="Clients x numbers, as 500x25450; may be repeated.")] = None,
-    rules: Annotated[str, typer.Option(help="Which of our rules, with commas between; all unless given.")] = "",
-    repeat: Annotated[int, typer.Option(help="Calls of each rule; the best counts.")] = 7,
-    seconds: Annotated[float, typer.Option(help="Time for the calls of a rule; a longer one is made once.")] = 10.0,
-    round_: Annotated[bool, typer.Option("--round", help="Also one round on MNIST, end to end.")] = False,
-    scaling: Annotated[bool, typer.Option("--scaling", help="Also how cost grows with clients and numbers.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Write all results here.")] = None,
+    shape: Shapes = None,
+    rules: Rules = "",
+    repeat: Repeat = 7,
+    seconds: Seconds = 10.0,
+    round_: Round = False,
+    scaling: Scaling = False,
+    json: Json = None,
     chart: Annotated[Path | None, typer.Option(help="Draw them here, as PNG.")] = None,
     docs: Annotated[Path | None, typer.Option(help="Write them here as a document, its chart in figures/.")] = None,
-    earlier: Annotated[
-        Path | None, typer.Option("--from", help="Measure nothing: show the --json of an earlier run.")
-    ] = None,
+    earlier: Earlier = None,
 ) -> None:
     """Our rules beside those of ByzFL, Flower, geom-median and torchjd, in an environment made for these libraries.
 

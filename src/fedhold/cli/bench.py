@@ -10,18 +10,26 @@ from rich.console import Console
 
 from fedhold.cli.errors import usage_errors
 
+# The options that `python benchmarks/peers` has, too.
+Shapes = Annotated[list[str] | None, typer.Option(help="Clients x numbers, as 500x25450; may be repeated.")]
+Rules = Annotated[str, typer.Option(help="Which of our rules, with commas between; all unless given.")]
+Repeat = Annotated[int, typer.Option(help="Calls of each rule; the best counts.")]
+Seconds = Annotated[float, typer.Option(help="Time for the calls of a rule; a longer one is made once.")]
+Round = Annotated[bool, typer.Option("--round", help="Also one round on MNIST, end to end.")]
+Scaling = Annotated[bool, typer.Option("--scaling", help="Also how cost grows with clients and numbers.")]
+Json = Annotated[Path | None, typer.Option(help="Write all results here.")]
+Earlier = Annotated[Path | None, typer.Option("--from", help="Measure nothing: show the --json of an earlier run.")]
+
 
 def bench(
-    shape: Annotated[list[str] | None, typer.Option(help="Clients x numbers, as 500x25450; may be repeated.")] = None,
-    rules: Annotated[str, typer.Option(help="Which rules, with commas between; all unless given.")] = "",
-    repeat: Annotated[int, typer.Option(help="Calls of each rule; the best counts.")] = 7,
-    seconds: Annotated[float, typer.Option(help="Time for the calls of a rule; a longer one is made once.")] = 10.0,
-    round_: Annotated[bool, typer.Option("--round", help="Also one round on MNIST, end to end.")] = False,
-    scaling: Annotated[bool, typer.Option("--scaling", help="Also how cost grows with clients and numbers.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Write all results here.")] = None,
-    earlier: Annotated[
-        Path | None, typer.Option("--from", help="Measure nothing: show the --json of an earlier run.")
-    ] = None,
+    shape: Shapes = None,
+    rules: Rules = "",
+    repeat: Repeat = 7,
+    seconds: Seconds = 10.0,
+    round_: Round = False,
+    scaling: Scaling = False,
+    json: Json = None,
+    earlier: Earlier = None,
 ) -> None:
     """The speed of fedhold's rules in multiples of X.mean(0), and the error of those that iterate.
 
