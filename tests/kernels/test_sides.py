@@ -202,6 +202,15 @@ def test_what_is_not_finite_stays_so(side, value):
     assert np.isfinite(np.delete(squares, 4)).all()
 
 
+def test_a_centre_is_not_rounded_as_the_block_is():
+    """Around an offset of 1000, float32 has steps of 6e-5; residuals are small, and their mean corrects the centre."""
+    rng = np.random.default_rng(0)
+    X = (1000 + 0.01 * rng.standard_normal((50, 300))).astype(np.float32)
+    weights, centre = np.full(50, 1 / 50), np.empty(300)
+    NUMPY.residuals(X, weights, np.zeros(50), None, centre)
+    np.testing.assert_allclose(centre, X.astype(np.float64).mean(axis=0), rtol=0, atol=1e-6)
+
+
 def test_sums_are_added_up_by_field():
     found = added(Products(np.ones(2), 1.0, 2.0), Products(np.full(2, 3.0), 4.0, 5.0, force=6.0))
     np.testing.assert_array_equal(found.along, [4, 4])
