@@ -7,8 +7,8 @@ updates -> admission (who may take part, why not) -> first look (one pass: squar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
 from typing import Any, overload
 
 import numpy as np
@@ -66,6 +66,10 @@ def aggregate(
     A client whose update has another structure, another kind of dtype or any number that is not finite is rejected with a
     reason; the others are aggregated. Nothing you pass is modified.
 
+    f counts the liars among all clients in `updates`. Those rejected are some of them: the rule has to withstand f less their
+    number, at least 0, and `result.f` says how many. What f needs is judged by the call alone, with m = len(updates), so
+    nothing that clients send makes an error of a valid call, unless nobody is left.
+
     >>> import numpy as np
     >>> updates = np.array([[1.0, 2.0], [1.1, 2.1], [0.9, 1.9], [1.0, 2.1], [1e9, -1e9]])
     >>> result = aggregate(updates)
@@ -81,7 +85,7 @@ def aggregate(
     generator = _generator(rng)
     admission = past_damaged_files(
         opened(updates),
-        lambda given: admit(given, samples, sample_cap, like, lambda matrix: _wanted(stages, matrix)),
+        lambda given: admit(given, samples, sample_cap, like, partial(_wanted, stages)),
     )
     call = _Call(generator, None if start is None else admission.start(start))
     geometry = Geometry(admission.updates.reaching(call.start), admission.samples, admission.look)
@@ -101,6 +105,7 @@ def aggregate(
         converged=account.solved.converged,
         iterations=account.solved.iterations,
         rule=" | ".join(map(str, stages)),
+        f=account.f,
         proof=Proof(geometry, account.value, account.distances, account.solved) if account.certifies else None,
     )
 
@@ -129,17 +134,23 @@ def _run(stage: Stage, geometry: Geometry, call: _Call) -> Any:
 # The first look at the data.
 
 
-def _wanted(stages: Sequence[Stage], updates: Updates) -> Wanted:
+def _wanted(stages: Sequence[Stage], updates: Updates, rejected: int) -> Wanted:
     """What the first pass is to find, from what the stages declare and from what passes cost.
+
+    A call that no clients could have made valid is an error here, before anything is read.
 
     Files are to be read as seldom as possible. In memory, compiled code finishes a block while it is in cache, so the row of a
     column rule comes from the same pass; NumPy is faster in a pass of its own. Few clients have few pairs.
     """
+    rows = updates.m + rejected
+    for stage in stages:
+        rows = stage.check(rows)
     *mixings, final = stages
     compiled, by_columns = updates.kernels.compiled, final.declared.view == "columns"
-    if by_columns and not mixings and (updates.costly_to_read or compiled):
+    if by_columns and not mixings and not final.takes("rng") and (updates.costly_to_read or compiled):
+        everyone = final.among(updates.m, rejected)  # The row is used only if all of these clients are admitted.
         try:
-            rule: Columnwise = _run(final, Geometry(updates, np.ones(updates.m)), _Call(np.random.default_rng(0), None))
+            rule: Columnwise = everyone.function(Geometry(updates, np.ones(updates.m)), **everyone.parameters)
         except ValueError:  # The rule raises it again when it runs on the admitted clients.
             return None
         return rule
@@ -161,6 +172,7 @@ class _Account:
     weights     the clients' shares in the value; None for column rules, and where a start has a share
     thresholds  T_i of every client; None for rules without thresholds
     solved      how well the problem was solved
+    f           how many liars the rule withstood among them; None where it was not told
     certifies   whether the result comes with a proof
     """
 
@@ -170,21 +182,26 @@ class _Account:
     weights: Weights | None
     thresholds: Vector | None
     solved: Solved
+    f: int | None
     certifies: bool
 
 
 def _account(stages: Sequence[Stage], geometry: Geometry, admission: Admission, call: _Call) -> _Account:
     *mixings, final = stages
-    points, mixture = geometry, None
-    for stage in mixings:
+    points, mixture, f = geometry, None, None
+    for given in mixings:
+        stage = given.among(points.m, admission.rejected)
+        f = f if stage.f is None else stage.f
         matrix = _run(stage, points, call)
         mixture = matrix if mixture is None else matrix @ mixture
         points = geometry.mixed(mixture, _mixed_samples(mixture, admission.samples))
-    outcome = _run(_for_admitted(final, admission), points, call)
+    stage = _for_admitted(final, admission).among(points.m, admission.rejected)
+    f = f if stage.f is None else stage.f
+    outcome = _run(stage, points, call)
     if isinstance(outcome, Columnwise):
-        return _of_columns(outcome, points, geometry, mixture, admission.look)
+        return _of_columns(outcome, points, geometry, mixture, admission.look, f)
     solved = outcome if isinstance(outcome, Solved) else Solved(_checked(outcome, points.m, final.name))
-    return _of_weights(solved, points, geometry, mixture, certifies=final.declared.certifies)
+    return _of_weights(solved, points, geometry, mixture, f, certifies=final.declared.certifies)
 
 
 def _for_admitted(stage: Stage, admission: Admission) -> Stage:
@@ -192,7 +209,7 @@ def _for_admitted(stage: Stage, admission: Admission) -> Stage:
     given = stage.parameters.get("threshold")
     if not isinstance(given, list | tuple | np.ndarray) or len(given) != len(admission.reasons):
         return stage
-    return replace(stage, parameters={**stage.parameters, "threshold": [given[i] for i in admission.admitted]})
+    return stage.given(threshold=[given[i] for i in admission.admitted])
 
 
 def _mixed_samples(mixture: Matrix, samples: Weights) -> Weights:
@@ -202,7 +219,7 @@ def _mixed_samples(mixture: Matrix, samples: Weights) -> Weights:
 
 
 def _of_columns(
-    rule: Columnwise, points: Geometry, geometry: Geometry, mixture: Matrix | None, look: FirstLook
+    rule: Columnwise, points: Geometry, geometry: Geometry, mixture: Matrix | None, look: FirstLook, f: int | None
 ) -> _Account:
     value = points.column_row(rule) if look.row is None else look.row
     part = np.ones(points.m, dtype=bool) if rule.clients is None else np.isin(np.arange(points.m), rule.clients)
@@ -213,26 +230,27 @@ def _of_columns(
         weights=None,
         thresholds=None,
         solved=Solved(np.empty(0)),
+        f=f,
         certifies=False,
     )
 
 
 def _of_weights(
-    solved: Solved, points: Geometry, geometry: Geometry, mixture: Matrix | None, *, certifies: bool
+    solved: Solved, points: Geometry, geometry: Geometry, mixture: Matrix | None, f: int | None, *, certifies: bool
 ) -> _Account:
     measured = solved.measured or points.measure(solved.weights, origin=solved.origin)
     if mixture is None:
         weights = None if solved.origin is not None else solved.weights
         takes_part, thresholds = solved.weights > 0, solved.thresholds
         return _Account(
-            measured.centre, measured.distances, takes_part, weights, thresholds, solved, certifies=certifies
+            measured.centre, measured.distances, takes_part, weights, thresholds, solved, f, certifies=certifies
         )
     weights = solved.weights @ mixture
     thresholds = None
     if solved.thresholds is not None and (mixture.max(axis=1) == 1).all():  # Clients were chosen, not mixed.
         thresholds = np.where(mixture.any(axis=0), solved.thresholds @ mixture, np.nan)
     distances = geometry.distances_to(measured.centre)
-    return _Account(measured.centre, distances, weights > 0, weights, thresholds, solved, certifies=False)
+    return _Account(measured.centre, distances, weights > 0, weights, thresholds, solved, f, certifies=False)
 
 
 def _checked(weights: Any, m: int, rule: str) -> Weights:
@@ -379,7 +397,9 @@ class Aggregation:
     clients     one row per client
     converged   whether the solver has reached its tolerance; True for rules that solve nothing
     iterations  how many steps it made
-    rule        the spec of the rule that was used
+    rule        the spec of the rule, as it was given
+    f           how many liars the rule withstood among the admitted clients: the f given, less the number rejected. Of several
+                stages that take f, the last one's; None where none does
     proof       what `certificate` is made from; None for rules without one
     """
 
@@ -389,6 +409,7 @@ class Aggregation:
     converged: bool
     iterations: int
     rule: str
+    f: int | None
     proof: Proof | None = field(repr=False)
 
     @cached_property
@@ -404,4 +425,5 @@ class Aggregation:
             status: len(self.clients.with_status(status)) for status in ("kept", "clipped", "dropped", "rejected")
         }
         told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+        told += "" if self.f is None else f"; f={self.f}"
         return f"Aggregation({self.rule!r}: {told}; converged={self.converged}, iterations={self.iterations})"

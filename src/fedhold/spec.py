@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 from fedhold import rules, thresholds
@@ -75,6 +76,39 @@ class Stage:
     def declared(self) -> Declaration:
         """What the function declares about itself."""
         return declaration_of(self.function)
+
+    @property
+    def f(self) -> int | None:
+        """How many liars it is to withstand: the f given, or the function's default; None where neither is a whole number."""
+        known = inspect.signature(self.function).parameters.get("f")
+        f = self.parameters.get("f", None if known is None else known.default)
+        return int(f) if isinstance(f, Integral) and not isinstance(f, bool) else None
+
+    def check(self, m: int) -> int:
+        """Raise an error unless the parameters fit m clients; return the number of rows that a mixing makes of them."""
+        declared, given = self.declared, dict(self.parameters)
+        if self.f is not None:
+            given["f"] = self.f
+        if declared.bound is not None and "f" in given:
+            declared.bound.check(self.name, m, given["f"])
+        declared.check(m, **given)
+        return declared.rows(m, **given)
+
+    def among(self, rows: int, rejected: int) -> Stage:
+        """The stage as it runs on so many rows, after so many clients were rejected.
+
+        Those rejected are liars that were found: f is less by their number. It is also no more than the rows allow, because a
+        mixing before this stage may have dropped clients.
+        """
+        f, bound = self.f, self.declared.bound
+        if f is None:
+            return self
+        left = max(f - rejected, min(f, 0))
+        return self.given(f=left if bound is None else min(left, bound.most_liars(rows)))
+
+    def given(self, **parameters: Any) -> Stage:
+        """The stage with these parameters in place of its own."""
+        return replace(self, parameters={**self.parameters, **parameters})
 
     def takes(self, name: str) -> bool:
         """Whether the function has a parameter of this name."""

@@ -171,6 +171,7 @@ def _check_out(out: Path, source: Sequence[Path], paths: Sequence[Path], updates
 def _report(result: Aggregation, names: Sequence[str]) -> dict[str, Any]:
     return {
         "rule": result.rule,
+        "f": result.f,
         "converged": result.converged,
         "iterations": result.iterations,
         "clients": [

@@ -12,13 +12,14 @@ from a mixing, the matrix that makes new rows from the clients. Imports: `fedhol
 """
 
 from fedhold.rules.columns import mean_around_median, median, trimmed_mean
-from fedhold.rules.declaration import Declaration, declaration_of, declares
+from fedhold.rules.declaration import Bound, Declaration, declaration_of, declares
 from fedhold.rules.m_estimators import centered_clipping, geometric_median, huber, mean, median_of_means
 from fedhold.rules.mixing import bucketing, clipping, nearest_neighbour_mixing, screen
 from fedhold.rules.selection import bulyan, krum, multi_krum
 from fedhold.rules.spectral import divide_and_conquer, spectral_filter
 
 __all__ = [
+    "Bound",
     "Declaration",
     "bucketing",
     "bulyan",

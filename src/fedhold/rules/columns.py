@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedhold.errors import FEWER, integer, require
+from fedhold.errors import integer
 from fedhold.geometry import Geometry
-from fedhold.rules.declaration import declares
+from fedhold.rules.declaration import Bound, declares
 from fedhold.updates import Columnwise
 
 __all__ = ["mean_around_median", "median", "trimmed_mean"]
@@ -24,8 +24,8 @@ def median(geometry: Geometry) -> Columnwise:  # noqa: ARG001
     return Columnwise(lambda kernels, block: kernels.median(block))
 
 
-@declares(view="columns")
-def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:
+@declares(view="columns", bound=Bound(2, 1))
+def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
     """The mean of every column without its f smallest and f largest values.
 
     f  how many liars to withstand
@@ -37,12 +37,11 @@ def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:
 
     Needs m >= 2f + 1.  Yin et al. 2018.
     """
-    f, m = integer(f, "f"), geometry.m
-    require(m >= 2 * f + 1, "trimmed_mean", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
+    f = integer(f, "f")
     return Columnwise(lambda kernels, block: kernels.trimmed_mean(block, f))
 
 
-@declares(view="columns")
+@declares(view="columns", bound=Bound(2, 1))
 def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
     """The mean of the m - f values of every column that are nearest to its median.
 
@@ -55,6 +54,5 @@ def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
 
     Needs m >= 2f + 1.  Xie et al. 2018 (Meamed).
     """
-    f, m = integer(f, "f"), geometry.m
-    require(m >= 2 * f + 1, "mean_around_median", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
-    return Columnwise(lambda kernels, block: kernels.mean_around_median(block, m - f))
+    keep = geometry.m - integer(f, "f")
+    return Columnwise(lambda kernels, block: kernels.mean_around_median(block, keep))

@@ -6,9 +6,44 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-__all__ = ["Declaration", "declaration_of", "declares"]
+from fedhold.errors import FEWER, integer, require
+
+__all__ = ["Bound", "Declaration", "declaration_of", "declares"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How many clients a rule needs to withstand f liars: m >= per_liar * f + more.
+
+    >>> str(Bound(2, 3)), Bound(2, 3).most_liars(10)
+    ('m >= 2f + 3', 3)
+    """
+
+    per_liar: int
+    more: int
+
+    def __str__(self) -> str:
+        return f"m >= {self.per_liar}f + {self.more}"
+
+    def check(self, rule: str, m: int, f: object) -> None:
+        """Raise an error unless m clients are enough for f liars."""
+        liars = integer(f, "f")
+        require(m >= self.per_liar * liars + self.more, rule, needs=str(self), m=m, f=liars, remedy=FEWER)
+
+    def most_liars(self, m: int) -> int:
+        """The largest f that m clients allow; 0 where they are too few for any."""
+        return max((m - self.more) // self.per_liar, 0)
+
+
+def _any(m: int, **parameters: Any) -> None:
+    """Every parameter fits."""
+
+
+def _as_many(m: int, **parameters: Any) -> int:  # noqa: ARG001
+    """A mixing that makes one row for every client."""
+    return m
 
 
 @dataclass(frozen=True)
@@ -21,6 +56,12 @@ class Declaration:
     pairs      it needs the distances between all pairs of clients, which take a Gram matrix
     certifies  its result comes with a proof of how far liars can have moved it
     from_last  by definition it starts from the last round's aggregate
+    bound      how many clients it needs to withstand f liars; None where it takes no f
+    check      (m, **parameters) -> None, which raises an error where parameters beside f do not fit m clients
+    rows       (m, **parameters) -> how many rows a mixing makes from those of m clients, or the most that it may make
+
+    A call is judged by `bound`, `check` and `rows` once, with all clients that sent something. The function itself also gets
+    fewer clients than its bound asks for, with an f of 0 then: no client can turn a valid call into an error.
     """
 
     view: Literal["geometry", "columns"] = "geometry"
@@ -28,6 +69,9 @@ class Declaration:
     pairs: bool = False
     certifies: bool = False
     from_last: bool = False
+    bound: Bound | None = None
+    check: Callable[..., None] = _any
+    rows: Callable[..., int] = _as_many
 
 
 def declares(**facts: Any) -> Callable[[Function], Function]:

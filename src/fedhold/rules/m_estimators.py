@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedhold.errors import FEWER, integer, positive, require
+from fedhold.errors import integer, positive, require
 from fedhold.geometry import Geometry, Solved, normalised, pulls_at, solve
 from fedhold.kernels import Vector, Weights, numbers, weighted_median
-from fedhold.rules.declaration import declares
+from fedhold.rules.declaration import Bound, declares
 from fedhold.thresholds import Threshold, threshold_function
 
 __all__ = ["centered_clipping", "geometric_median", "huber", "mean", "median_of_means"]
@@ -116,7 +116,15 @@ def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations:
     return solve(geometry, thresholds_at, weights, tol=tol, max_iterations=max_iterations)
 
 
-@declares()
+def _check_batches(m: int, *, f: int | None = None, batches: int | None = None) -> None:
+    if (f is None) == (batches is None):
+        raise TypeError("median_of_means takes f (then there are 2f + 1 batches) or batches. Pass exactly one of them.")
+    if batches is not None:
+        count, remedy = integer(batches, "batches", at_least=1), "Lower batches, or gather more clients."
+        require(count <= m, "median_of_means", needs="batches <= m", m=m, batches=count, remedy=remedy)
+
+
+@declares(bound=Bound(2, 1), check=_check_batches)
 def median_of_means(
     geometry: Geometry, *, rng: np.random.Generator, f: int | None = None, batches: int | None = None
 ) -> Solved:
@@ -125,7 +133,7 @@ def median_of_means(
     argmin_s sum_j |s - mean of batch j|.
 
     f        how many liars to withstand: there are then 2f + 1 batches
-    batches  how many batches to make, in place of f
+    batches  how many batches to make, in place of f. Where fewer clients are left after rejections, each is a batch
     rng      draws the batches
 
     >>> import numpy as np
@@ -135,13 +143,8 @@ def median_of_means(
 
     Needs m >= 2f + 1.  Chen et al. 2017.
     """
-    if (f is None) == (batches is None):
-        raise TypeError("median_of_means takes f (then there are 2f + 1 batches) or batches. Pass exactly one of them.")
-    m, met = geometry.m, {"batches": batches} if f is None else {"f": f}
-    count = integer(batches, "batches", at_least=1) if f is None else 2 * integer(f, "f") + 1
-    needs = "batches <= m" if f is None else "m >= 2f + 1"
-    remedy = FEWER if f is not None else "Lower batches, or gather more clients."
-    require(count <= m, "median_of_means", needs=needs, m=m, **met, remedy=remedy)
+    m = geometry.m
+    count = min(batches, m) if batches is not None else 2 * integer(f, "f") + 1
     mixture = np.zeros((count, m))
     for row, batch in zip(mixture, np.array_split(rng.permutation(m), count), strict=True):
         row[batch] = 1 / len(batch)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedhold.errors import FEWER, integer, positive, require
+from fedhold.errors import integer, positive
 from fedhold.geometry import Geometry, Solved
 from fedhold.kernels import Matrix, Vector
-from fedhold.rules.declaration import declares
+from fedhold.rules.declaration import Bound, declares
 from fedhold.rules.m_estimators import huber
 
 __all__ = ["bucketing", "clipping", "nearest_neighbour_mixing", "screen"]
 
 
-@declares(pairs=True)
+@declares(pairs=True, bound=Bound(2, 1))
 def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
     """Replace each client by the mean of its m - f nearest clients, itself included.
 
@@ -31,7 +31,6 @@ def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
     Needs m >= 2f + 1.  Allouah et al. 2023 (NNM).
     """
     f, m = integer(f, "f"), geometry.m
-    require(m >= 2 * f + 1, "nearest_neighbour_mixing", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
     squares = geometry.squared_distances
     farthest = np.partition(squares, m - f - 1, axis=1)[:, m - f - 1, None]
     nearer, ties = squares < farthest, squares == farthest
@@ -41,7 +40,12 @@ def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
     return among / (m - f)
 
 
-@declares(centres=False)
+def _buckets(m: int, size: int = 2) -> int:
+    """How many buckets m clients fill."""
+    return -(-m // integer(size, "size", at_least=1))
+
+
+@declares(centres=False, rows=_buckets)
 def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) -> Matrix:
     """Replace the clients by the means of random buckets.
 
@@ -55,11 +59,10 @@ def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) ->
 
     Karimireddy et al. 2022.
     """
-    size, m = integer(size, "size", at_least=1), geometry.m
-    order = rng.permutation(m)
-    buckets = [order[a : a + size] for a in range(0, m, size)]
-    mixture = np.zeros((len(buckets), m))
-    for row, bucket in zip(mixture, buckets, strict=True):
+    order, count = rng.permutation(geometry.m), _buckets(geometry.m, size)
+    mixture = np.zeros((count, geometry.m))
+    for k, row in enumerate(mixture):
+        bucket = order[k * size : (k + 1) * size]
         row[bucket] = 1 / len(bucket)
     return mixture
 

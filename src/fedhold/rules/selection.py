@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.errors import FEWER, integer, require
+from fedhold.errors import integer, require
 from fedhold.geometry import Geometry
 from fedhold.kernels import Matrix, Vector, Weights
-from fedhold.rules.declaration import declares
+from fedhold.rules.declaration import Bound, declares
 from fedhold.updates import Columnwise
 
 __all__ = ["bulyan", "equal_weights", "krum", "krum_scores", "multi_krum"]
@@ -29,7 +29,7 @@ def krum_scores(squared_distances: Matrix, f: int) -> Vector:
     return scores
 
 
-@declares(pairs=True)
+@declares(pairs=True, bound=Bound(2, 3))
 def krum(geometry: Geometry, *, f: int) -> Weights:
     """Keep the client closest to its neighbours.
 
@@ -44,15 +44,21 @@ def krum(geometry: Geometry, *, f: int) -> Weights:
 
     Needs m >= 2f + 3.  Blanchard et al. 2017.
     """
-    return _lowest_scores(geometry, "krum", f, 1)
+    return _lowest_scores(geometry, integer(f, "f"), 1)
 
 
-@declares(pairs=True)
+def _check_keep(m: int, *, f: int, keep: int | None = None) -> None:
+    if keep is not None:
+        kept = integer(keep, "keep", at_least=1)
+        require(kept <= m - f, "multi_krum", needs="keep <= m - f", m=m, f=f, keep=kept, remedy="Lower keep.")
+
+
+@declares(pairs=True, bound=Bound(2, 3), check=_check_keep)
 def multi_krum(geometry: Geometry, *, f: int, keep: int | None = None) -> Weights:
     """The plain mean of the clients with the smallest Krum scores.
 
     f     how many liars to withstand
-    keep  how many clients to average; by default m - f
+    keep  how many clients to average; by default m - f. Where fewer are left after rejections, all of them
 
     >>> import numpy as np
     >>> from fedhold import aggregate
@@ -61,18 +67,16 @@ def multi_krum(geometry: Geometry, *, f: int, keep: int | None = None) -> Weight
 
     Needs m >= 2f + 3 and keep <= m - f.  Blanchard et al. 2017.
     """
-    return _lowest_scores(geometry, "multi_krum", f, keep)
-
-
-def _lowest_scores(geometry: Geometry, rule: str, f: int, keep: int | None) -> Weights:
     f, m = integer(f, "f"), geometry.m
-    require(m >= 2 * f + 3, rule, needs="m >= 2f + 3", m=m, f=f, remedy=FEWER)
-    kept = m - f if keep is None else integer(keep, "keep", at_least=1)
-    require(kept <= m - f, rule, needs="keep <= m - f", m=m, f=f, keep=kept, remedy="Lower keep.")
-    return equal_weights(np.argsort(krum_scores(geometry.squared_distances, f), kind="stable")[:kept], m)
+    return _lowest_scores(geometry, f, m - f if keep is None else min(keep, m - f))
 
 
-@declares(pairs=True)
+def _lowest_scores(geometry: Geometry, f: int, keep: int) -> Weights:
+    scores = krum_scores(geometry.squared_distances, f)
+    return equal_weights(np.argsort(scores, kind="stable")[:keep], geometry.m)
+
+
+@declares(pairs=True, bound=Bound(4, 3))
 def bulyan(geometry: Geometry, *, f: int) -> Columnwise:
     """Choose m - 2f clients by Krum, one after the other; then take the mean around the median of every column of the chosen.
 
@@ -89,7 +93,6 @@ def bulyan(geometry: Geometry, *, f: int) -> Columnwise:
     Needs m >= 4f + 3.  El Mhamdi et al. 2018.
     """
     f, m = integer(f, "f"), geometry.m
-    require(m >= 4 * f + 3, "bulyan", needs="m >= 4f + 3", m=m, f=f, remedy=FEWER)
     chosen = _one_by_one(geometry.squared_distances, f, m - 2 * f)
     return Columnwise(lambda kernels, block: kernels.mean_around_median(block, m - 4 * f), np.sort(chosen))
 

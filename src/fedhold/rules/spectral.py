@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from fedhold.errors import FEWER, integer, positive, require
+from fedhold.errors import integer, positive, require
 from fedhold.geometry import Geometry, normalised
 from fedhold.kernels import Matrix, Vector, Weights
-from fedhold.rules.declaration import declares
+from fedhold.rules.declaration import Bound, declares
 from fedhold.rules.m_estimators import huber
 from fedhold.rules.selection import equal_weights
 
@@ -16,7 +18,7 @@ __all__ = ["divide_and_conquer", "spectral_filter"]
 FAR = 10  # median distances. A client farther away than this is taken for a liar without looking at directions.
 
 
-@declares(pairs=True)
+@declares(pairs=True, bound=Bound(2, 1))
 def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
     """Take weight from the clients that stretch the covariance, until as much as 2f clients' weight is gone.
 
@@ -35,7 +37,6 @@ def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
     Needs m >= 2f + 1.  Diakonikolas et al. 2017, who stop at a known bound on the covariance instead.
     """
     f, m = integer(f, "f"), geometry.m
-    require(m >= 2 * f + 1, "spectral_filter", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
     squares = geometry.squared_distances
     weights = np.ones(m)
     while weights.sum() > m - 2 * f + 1e-9:
@@ -59,6 +60,25 @@ def _top_scores(squares: Matrix, weights: Weights) -> Vector:
     return scores
 
 
+def _removed(m: int, f: int, filter_fraction: float) -> int:
+    """How many clients each iteration of divide_and_conquer removes."""
+    return int(min(positive(filter_fraction, "filter_fraction") * f, m))
+
+
+def _check_removed(m: int, *, f: int, iterations: int = 1, filter_fraction: float = 1.0, **_: Any) -> None:
+    rounds, removed = integer(iterations, "iterations", at_least=1), _removed(m, f, filter_fraction)
+    require(
+        rounds * removed < m,
+        "divide_and_conquer",
+        needs="iterations * filter_fraction * f < m",
+        m=m,
+        removed_per_iteration=removed,
+        iterations=rounds,
+        remedy="Lower one of them.",
+    )
+
+
+@declares(bound=Bound(2, 1), check=_check_removed)
 def divide_and_conquer(
     geometry: Geometry,
     *,
@@ -91,17 +111,8 @@ def divide_and_conquer(
     """
     f, m = integer(f, "f"), geometry.m
     rounds, size = integer(iterations, "iterations", at_least=1), integer(sample, "sample", at_least=1)
-    removed = int(min(positive(filter_fraction, "filter_fraction") * f, m))
-    require(m >= 2 * f + 1, "divide_and_conquer", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
-    require(
-        rounds * removed < m,
-        "divide_and_conquer",
-        needs="iterations * filter_fraction * f < m",
-        m=m,
-        removed_per_iteration=removed,
-        iterations=rounds,
-        remedy="Lower one of them.",
-    )
+    # Where clients were rejected, fewer are left than the call was judged by; somebody must be kept by all iterations.
+    removed = min(_removed(m, f, filter_fraction), (m - 1) // rounds)
     distances = geometry.distances(huber(geometry, tol=1e-2).weights)
     far = np.argsort(distances, kind="stable")[m - removed :]
     far = far[distances[far] > FAR * np.median(distances)]

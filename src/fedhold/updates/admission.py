@@ -92,7 +92,7 @@ def admit(
     samples: ArrayLike | None,
     sample_cap: float | None,
     like: object | None,
-    wanted: Callable[[Updates], Wanted],
+    wanted: Callable[[Updates, int], Wanted],
 ) -> Admission:
     """Check structure, dtypes, samples and finiteness of every client; reject only those that fail.
 
@@ -100,7 +100,8 @@ def admit(
     samples     the n_i they claim
     sample_cap  the multiple of the median n_i at which claims are capped; None trusts all claims
     like        an update of the right structure; None: the structure that most clients share is right
-    wanted      what else the pass that looks for numbers that are not finite should find
+    wanted      (updates, how many clients were rejected before a number was read) -> what else the pass that looks for
+                numbers that are not finite should find
     """
     clients = _clients(updates)
     stacked = is_array(updates)
@@ -122,7 +123,7 @@ def admit(
     sources = _sources(updates, leaves, sound)
     skips = hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
-    look = first_look(matrix, wanted(matrix))
+    look = first_look(matrix, wanted(matrix, len(clients) - len(sound)))
     fit = np.isfinite(look.magnitudes)
     for i in sound[~fit].tolist():
         reasons[i] = "numbers that are not finite"
