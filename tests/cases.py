@@ -37,8 +37,8 @@ BOUNDS = {
 
 
 def parameters(rule: str, f: int) -> dict[str, int]:
-    """What `rule` must be told to withstand f liars."""
-    return {"f": f} if takes(rule, "f") else {}
+    """What `rule` must be told to withstand f liars, and to draw the same in every call."""
+    return {name: value for name, value in {"f": f, "rng": 0}.items() if takes(rule, name)}
 
 
 def takes(rule: str, name: str) -> bool:

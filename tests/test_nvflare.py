@@ -90,8 +90,20 @@ def test_nothing_good_keeps_the_model(results):
 
 def test_the_order_of_arrival_does_not_matter():
     results = [honest(i) for i in range(M)]
-    one, two = (round_of(RobustAggregator("bucketing | huber"), r)[0] for r in (results, results[::-1]))
+    one, two = (round_of(RobustAggregator("bucketing | huber", seed=1), r)[0] for r in (results, results[::-1]))
     np.testing.assert_array_equal(one.params["w"], two.params["w"])
+
+
+def test_draws_repeat_with_a_seed_alone_and_differ_from_round_to_round():
+    results = [honest(i) for i in range(M)]
+
+    def rounds(**given):
+        aggregator = RobustAggregator("median_of_means(f=1)", **given)
+        return np.array([round_of(aggregator, results)[0].params["w"] for _ in range(4)])
+
+    np.testing.assert_array_equal(rounds(seed=1), rounds(seed=1))
+    assert not np.array_equal(rounds(), rounds())
+    assert len(np.unique(rounds(seed=1), axis=0)) > 1
 
 
 def test_bad_rules_are_told_at_once():

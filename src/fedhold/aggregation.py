@@ -57,7 +57,8 @@ def aggregate(
     rule        a name, a spec such as "nearest_neighbour_mixing(f=10) | trimmed_mean(f=10)", or a function
                 geometry -> weights; `fedhold.RULES` lists the names
     samples     the n_i that clients claim; by default every client counts as one sample
-    rng         a generator or a seed, for rules that draw; by default they draw the same every time
+    rng         a generator or a seed, for rules that draw: the same seed draws the same. By default they draw from the
+                operating system, because liars who know what will be drawn can hide from it
     start       where to begin, shaped as one update, such as the last aggregate; for the rules that have a start
     sample_cap  a client's n_i is capped at this multiple of the median; None trusts all claims
     like        an update of the right structure, such as the model you sent; by default the structure that most clients share
@@ -123,7 +124,7 @@ def _generator(rng: np.random.Generator | int | None) -> np.random.Generator:
         return rng
     if rng is not None and (isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0):
         raise TypeError(f"rng must be a numpy.random.Generator, a seed of at least 0, or None, got {rng!r}.")
-    return np.random.default_rng(0 if rng is None else rng)
+    return np.random.default_rng(rng)
 
 
 def _run(stage: Stage, geometry: Geometry, call: _Call) -> Any:

@@ -31,6 +31,8 @@ class RobustAggregator(ModelAggregator):
     rule        a rule of fedhold, as for aggregate(): "huber", "krum(f=2)", "bucketing | median"
     parameters  parameters of the rule that are not part of its name, such as {"f": 2}
     sample_cap  as for aggregate(); n_i is the number of local steps that a client claims, and 1 where it claims none
+    seed        for runs that must repeat, what rules that draw begin from; keep it from the clients. None: they draw from the
+                operating system
 
     Whole models are aggregated as they come, because the model that was sent is not known here. To all rules that makes no
     difference, but to `clipping` it does: let clients send differences there. A client that cannot be used is named in the
@@ -38,11 +40,16 @@ class RobustAggregator(ModelAggregator):
     """
 
     def __init__(
-        self, rule: str = "huber", parameters: Mapping[str, Any] | None = None, sample_cap: float | None = 3.0
+        self,
+        rule: str = "huber",
+        parameters: Mapping[str, Any] | None = None,
+        sample_cap: float | None = 3.0,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         parse(rule, parameters or {})  # an unknown rule is an error now, before a round is lost on it
-        self.rule, self.parameters, self.sample_cap = rule, dict(parameters or {}), sample_cap
+        self.rule, self.parameters, self.sample_cap, self.seed = rule, dict(parameters or {}), sample_cap, seed
+        self.rng = np.random.default_rng(seed)  # It goes on from round to round: no two rounds draw alike.
         self.results: dict[str, FLModel] = {}
 
     def accept_model(self, model: FLModel) -> None:
@@ -62,7 +69,9 @@ class RobustAggregator(ModelAggregator):
         alike = [result.params if result.params_type == kind else None for result in results]
         claims = [(result.meta or {}).get(WEIGHT, 1) for result in results]
         try:
-            done = aggregate(alike, self.rule, samples=claims, sample_cap=self.sample_cap, **self.parameters)
+            done = aggregate(
+                alike, self.rule, samples=claims, sample_cap=self.sample_cap, rng=self.rng, **self.parameters
+            )
         except ValueError as problem:
             self.warning(f"the model is kept: {problem}")
             return FLModel(params_type=ParamsType.DIFF, params={})

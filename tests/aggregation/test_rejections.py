@@ -57,7 +57,7 @@ def test_no_f_clients_make_an_error_of_a_valid_call(rule, f, data):
     m = max(smallest(rule, f), 2 * f + 1) + data.draw(st.integers(0, 2))
     liars = data.draw(st.dictionaries(st.integers(0, m - 1), st.sampled_from(sorted(ANYTHING)), max_size=f))
     updates, samples = sent(m, liars)
-    result = aggregate(updates, rule, samples=samples, rng=0, **parameters(rule, f))
+    result = aggregate(updates, rule, samples=samples, **parameters(rule, f))
     assert_accounted(result)
     rejected = len(result.clients.with_status("rejected"))
     assert result.f == (f - rejected if takes(rule, "f") else None)
@@ -70,7 +70,7 @@ def test_more_than_f_rejected_are_no_error_either(rule, liars, side):  # noqa: A
     names = sorted(REJECTED)
     updates, samples = sent(m, {i: names[i % len(names)] for i in range(min(liars, m - 1))})
     like = honest_updates(1, 5)[0]
-    result = aggregate(updates, rule, samples=samples, like=like, rng=0, **parameters(rule, f))
+    result = aggregate(updates, rule, samples=samples, like=like, **parameters(rule, f))
     assert_accounted(result)
     assert result.f in (None, 0)
 

@@ -189,7 +189,7 @@ def updates(dtype=np.float32):
 def numpy_only(rule, X, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(choice, "ENOUGH", sys.maxsize)
-        return aggregate(X, rule)
+        return aggregate(X, rule, rng=0)
 
 
 @every_dtype
@@ -201,7 +201,7 @@ def test_aggregate_gives_the_same(rule, dtype, monkeypatch, tmp_path):
         save_update(row, tmp_path / f"{i:03}.npy")
     expected = numpy_only(rule, X, monkeypatch)
     for given_as in (X, np.asfortranarray(X), list(X), tmp_path):
-        result = aggregate(given_as, rule)
+        result = aggregate(given_as, rule, rng=0)
         np.testing.assert_allclose(result.value, expected.value, rtol=0, atol=4 * np.finfo(dtype).eps)
         np.testing.assert_allclose(result.clients.distances, expected.clients.distances, rtol=1e-4)
 
@@ -210,21 +210,21 @@ def test_aggregate_gives_the_same(rule, dtype, monkeypatch, tmp_path):
 @pytest.mark.usefixtures("always")
 def test_threads_and_blocks_change_nothing(rule, monkeypatch):
     X = updates()
-    expected = aggregate(X, rule).value
+    expected = aggregate(X, rule, rng=0).value
     for threads, tile in (("1", 2**11), ("3", 2**12), ("2", 24 * 33)):
         monkeypatch.setenv("FEDHOLD_THREADS", threads)
         monkeypatch.setattr(numba_side, "TILE", tile)
-        np.testing.assert_array_equal(aggregate(X, rule).value, expected)
+        np.testing.assert_array_equal(aggregate(X, rule, rng=0).value, expected)
 
 
 @every_call
 def test_without_numba(rule, monkeypatch):
     X = updates()
     monkeypatch.setattr(choice, "ENOUGH", 0)
-    expected = aggregate(X, rule).value
+    expected = aggregate(X, rule, rng=0).value
     monkeypatch.setattr(choice, "_has_numba", lambda: False)
     monkeypatch.setattr(choice, "_compiled", None)  # calling it is then an error
-    np.testing.assert_allclose(aggregate(X, rule).value, expected, rtol=0, atol=0 if rule == "median" else 1e-6)
+    np.testing.assert_allclose(aggregate(X, rule, rng=0).value, expected, rtol=0, atol=0 if rule == "median" else 1e-6)
 
 
 def test_two_numbers_near_the_largest_float_have_no_difference():

@@ -115,6 +115,31 @@ class TestAgainstTheFormula:
         agree(aggregate(X, "nearest_neighbour_mixing(f=2) | mean").value, mixed.mean(axis=0), X)
 
 
+DRAWING = ["median_of_means(f=3)", "divide_and_conquer(f=3, sample=4)", "bucketing | median"]
+
+
+@pytest.mark.parametrize("rule", DRAWING)
+def test_rules_that_draw_repeat_with_rng_alone(rule):
+    X = clients(30, 40)
+
+    def values(rng):
+        return np.array([aggregate(X, rule, rng=rng).value for _ in range(6)])
+
+    assert (values(7) == values(7)[0]).all()
+    assert len(np.unique(values(None), axis=0)) > 1
+    assert len(np.unique(values(np.random.default_rng(7)), axis=0)) > 1
+
+
+def test_columns_that_liars_guess_do_not_hide_them():
+    """With a seed that everyone knows, six of thirty lie where no column is drawn."""
+    X, public = clients(30, 2000), 0
+    drawn = np.random.default_rng(public).choice(2000, 200, replace=False)
+    X[:6, np.setdiff1d(np.arange(2000), drawn)] += 3
+    rule = "divide_and_conquer(f=6, sample=200)"
+    assert (aggregate(X, rule, rng=public).weights[:6] > 0).any()
+    assert aggregate(X, rule).clients.with_status("dropped") == [0, 1, 2, 3, 4, 5]
+
+
 def test_mixings():
     X = clients(21, 6, liars=4)
     order = np.random.default_rng(8).permutation(21)

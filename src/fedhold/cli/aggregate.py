@@ -42,6 +42,9 @@ def aggregate(
         Path | None, typer.Option(help="The n_i: JSON, a list or {file name: n_i}; or CSV, lines of file name,n_i.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Where to write what was done to each client, as JSON.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Rules that draw then draw the same again; keep it from the clients.")
+    ] = None,
 ) -> None:
     """Aggregate updates in files, however large: they are read in parts, and never all in memory.
 
@@ -52,14 +55,14 @@ def aggregate(
     """
     try:
         with usage_errors():
-            _aggregate_files(updates, rule=rule, out=out, samples=samples, report=report)
+            _aggregate_files(updates, rule=rule, out=out, samples=samples, report=report, seed=seed)
     except OSError as problem:
         typer.echo(f"Error: {problem}. Nothing was written to {out}.", err=True)
         raise typer.Exit(1) from None
 
 
 def _aggregate_files(
-    source: Sequence[Path], *, rule: str, out: Path, samples: Path | None, report: Path | None
+    source: Sequence[Path], *, rule: str, out: Path, samples: Path | None, report: Path | None, seed: int | None
 ) -> None:
     """Aggregate the files, print who was rejected or stands out, and write the result, and a report if asked for."""
     try:
@@ -72,7 +75,7 @@ def _aggregate_files(
     with bar(sum(path.stat().st_size for path in paths), Console(stderr=True), PATIENCE) as on_read:
         updates = open_updates(paths, on_read=on_read)
         _check_out(out, source, paths, updates)
-        result = fedhold.aggregate(updates, rule, samples=claimed)
+        result = fedhold.aggregate(updates, rule, samples=claimed, rng=seed)
     save_update(result.value, out)
     if report is not None:
         write_whole(report, (json.dumps(_report(result, names), indent=1) + "\n").encode())

@@ -134,7 +134,7 @@ def median_of_means(
 
     f        how many liars to withstand: there are then 2f + 1 batches
     batches  how many batches to make, in place of f. Where fewer clients are left after rejections, each is a batch
-    rng      draws the batches
+    rng      draws the batches; from the operating system unless the caller of aggregate() gives one
 
     >>> import numpy as np
     >>> from fedhold import aggregate

@@ -50,7 +50,7 @@ def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) ->
     """Replace the clients by the means of random buckets.
 
     size  how many clients are in a bucket; the last bucket may have fewer
-    rng   draws the buckets
+    rng   draws the buckets; from the operating system unless the caller of aggregate() gives one
 
     >>> import numpy as np
     >>> from fedhold import aggregate

@@ -97,7 +97,8 @@ def divide_and_conquer(
     iterations       how many samples of columns to draw
     sample           how many columns each sample has; all of them where there are fewer
     filter_fraction  how many clients, in units of f, each iteration removes
-    rng              draws the columns
+    rng              draws the columns; from the operating system unless the caller of aggregate() gives one: liars who know
+                     the columns can hide in the others
 
     >>> import numpy as np
     >>> from fedhold import aggregate
