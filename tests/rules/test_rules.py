@@ -1,5 +1,7 @@
 """Each rule against its formula, transcribed literally in `oracles`."""
 
+import sys
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 
 import oracles
 from fedhold import aggregate, thresholds
+from fedhold.kernels import choice
 from fedhold.rules.selection import krum_scores
 
 SHAPES = [(7, 1), (8, 3), (15, 5), (24, 40), (40, 11), (60, 200)]
@@ -113,6 +116,23 @@ class TestAgainstTheFormula:
         result = aggregate(X, "nearest_neighbour_mixing(f=2) | trimmed_mean(f=2)")
         agree(result.value, oracles.trimmed_mean(mixed, f), X)
         agree(aggregate(X, "nearest_neighbour_mixing(f=2) | mean").value, mixed.mean(axis=0), X)
+
+
+CANCELLING = ["median_of_means(f=2)", "bucketing(size=4) | krum(f=1)", "bucketing(size=4) | huber"]
+
+
+@pytest.mark.parametrize(("dtype", "huge"), [(np.float64, 1e30), (np.float32, 1e30), (np.float32, 2e10)])
+@pytest.mark.parametrize("rule", CANCELLING)
+@pytest.mark.parametrize("enough", [1, sys.maxsize], ids=["numba", "numpy"])
+def test_huge_liars_that_cancel_out_in_a_batch_leave_no_rounding_behind(rule, dtype, huge, enough, monkeypatch):
+    monkeypatch.setattr(choice, "ENOUGH", enough)
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        X = clients(19, 40, seed=seed).astype(dtype)
+        X[0] = huge * (1 + rng.random(40))
+        X[1] = -X[0] * (1 + 3 * np.finfo(dtype).eps * rng.integers(-3, 4))
+        found = aggregate(X, rule, rng=seed).value
+        assert np.linalg.norm(found - X[2:].mean(axis=0)) < 10
 
 
 DRAWING = ["median_of_means(f=3)", "divide_and_conquer(f=3, sample=4)", "bucketing | median"]

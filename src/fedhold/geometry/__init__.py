@@ -9,6 +9,6 @@ solver of the Huber problem. Imports: `fedhold.updates`, `fedhold.kernels`.
 """
 
 from fedhold.geometry.solver import Solved, pulls_at, solve
-from fedhold.geometry.view import Geometry, normalised
+from fedhold.geometry.view import Geometry, Measurement, normalised
 
-__all__ = ["Geometry", "Solved", "normalised", "pulls_at", "solve"]
+__all__ = ["Geometry", "Measurement", "Solved", "normalised", "pulls_at", "solve"]

@@ -14,6 +14,10 @@ __all__ = ["TRUSTED", "Gram"]
 # A squared distance that was found as a difference of products is trusted if it is this many times its rounding error: it is
 # then right to five digits. If one client's is not, all distances are measured by subtraction instead.
 TRUSTED = 1e5
+# Products of mixed points are sums of products of clients. Where huge clients cancel out in a point, their rounding error may
+# be all that is left of it, and could put the point anywhere. So the error must be this many times smaller than the point's
+# squared distance to the reference, or to other points.
+SOUND = 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +59,14 @@ class Gram:
         rounding = resolution * np.median(self.matrix.diagonal())
         return bool(np.isfinite(self.matrix).all() and typical > TRUSTED * rounding)
 
-    def mixed(self, mixture: Matrix) -> Gram | None:
-        """The Gram matrix of the points mixture @ X; None unless the rows of the mixture sum to 1."""
-        whole = np.allclose(mixture.sum(axis=1), 1, rtol=0, atol=1e-9)
-        return Gram(self.matrix, mixture) if whole else None
+    def mixed(self, mixture: Matrix, resolution: float) -> Gram | None:
+        """The Gram matrix of the points mixture @ X.
+
+        None where rows of the mixture do not sum to 1, or where rounding may have taken all digits of a point.
+        """
+        if not np.allclose(mixture.sum(axis=1), 1, rtol=0, atol=1e-9):
+            return None
+        points = Gram(self.matrix, mixture)
+        lost = resolution * np.square(mixture @ np.sqrt(self.matrix.diagonal()))
+        typical = np.median(points.squared_distances)
+        return points if (SOUND * lost <= np.maximum(points.matrix.diagonal(), typical)).all() else None

@@ -184,7 +184,7 @@ class Geometry:
     def mixed(self, mixture: Matrix, samples: Weights) -> Geometry:
         """The points mixture @ X."""
         points = Geometry(self._updates.mixed(mixture), samples)
-        points._gram = None if self._gram is None else self._gram.mixed(mixture)
+        points._gram = None if self._gram is None else self._gram.mixed(mixture, self.resolution)
         return points
 
     def materialised(self) -> Geometry:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedhold.errors import integer, positive, require
-from fedhold.geometry import Geometry, Solved, normalised, pulls_at, solve
+from fedhold.geometry import Geometry, Measurement, Solved, normalised, pulls_at, solve
 from fedhold.kernels import Vector, Weights, numbers, weighted_median
 from fedhold.rules.declaration import Bound, declares
 from fedhold.thresholds import Threshold, threshold_function
@@ -148,8 +148,18 @@ def median_of_means(
     mixture = np.zeros((count, m))
     for row, batch in zip(mixture, np.array_split(rng.permutation(m), count), strict=True):
         row[batch] = 1 / len(batch)
-    solved = geometric_median(geometry.mixed(mixture, np.ones(count)).materialised())
-    return Solved(solved.weights @ mixture, None, solved.converged, solved.iterations, solved.stationarity)
+    means = geometry.mixed(mixture, np.ones(count)).materialised()
+    solved = geometric_median(means)
+    # The centre is made from the means that the solver has seen, and not from the clients anew: where huge clients of a batch
+    # cancel out, another order of the sum would leave another rounding error, which nobody has weighed.
+    centre = means.measure(solved.weights).centre if solved.measured is None else solved.measured.centre
+    return Solved(
+        solved.weights @ mixture,
+        converged=solved.converged,
+        iterations=solved.iterations,
+        stationarity=solved.stationarity,
+        measured=Measurement(centre, geometry.distances_to(centre)),
+    )
 
 
 @declares(centres=False, from_last=True)
