@@ -139,6 +139,10 @@ REJECTED = {
     "lying stype": (with_arrays(raw(stype="pickle")), "serialised as 'pickle'"),
     "bytes cut off": (with_arrays(lambda a: raw(saved(a["w"])[:-4])(a)), "20 bytes for 6 numbers"),
     "bytes to spare": (with_arrays(lambda a: raw(saved(a["w"]) + b"1234")(a)), "28 bytes for 6 numbers"),
+    "bools of 2": (
+        with_arrays(lambda _: {"mask": np.array([2, 0], np.uint8).view(np.bool_)}),
+        "bytes other than 0 and 1",
+    ),
     "exception": (raises, "error 2: RuntimeError: out of memory"),
     "silence": (lambda *_: SILENT, "no reply"),
     "in the name of another": (in_the_name_of_another, "no reply"),

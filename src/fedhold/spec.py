@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from fedhold import rules, thresholds
 from fedhold.errors import listed, unknown
 from fedhold.rules import Declaration, declaration_of
@@ -176,6 +178,8 @@ def _value(node: ast.expr) -> Any:
                 f"cannot read {ast.unparse(node)!r}: {problem}. Write it as fedhold.thresholds has it."
             ) from None
         return THRESHOLDS[node.func.id](*given, **words)
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(element) for element in node.elts]
     if isinstance(node, ast.Name) and node.id in ("inf", "automatic"):
         return float("inf") if node.id == "inf" else "automatic"
     try:
@@ -187,4 +191,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def _shown(value: Any) -> str:
-    return value.__qualname__.partition(".")[0] if callable(value) else repr(value)
+    """The text of a parameter, from which `parse` makes the same value again unless it is a function of the user's own."""
+    if callable(value):
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return repr(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)

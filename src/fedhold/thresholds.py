@@ -30,10 +30,24 @@ Threshold = Callable[[Vector, Vector], Vector]
 """(distances of the clients to the centre, their samples n_i) -> their thresholds T_i."""
 
 
-def _of_samples_alone(threshold: Threshold) -> Threshold:
-    """Declare, as a decorator, that a threshold function ignores the distances."""
-    threshold.of_samples_alone = True  # type: ignore[attr-defined]
-    return threshold
+def _named(of: Callable[..., Threshold], *, of_samples_alone: bool, **parameters: object) -> Callable[..., Threshold]:
+    """A decorator for what `of` makes of these parameters: it names the threshold function by the spec that makes it again.
+
+    Specs, checkpoints and reports know a function by its name, so two functions with other parameters need other names.
+
+    of                the function of this module
+    of_samples_alone  whether the thresholds depend on the samples alone, and not on the distances
+    parameters        as `of` received them
+    """
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
+    text = f"{of.__name__}({', '.join(f'{name}={value!r}' for name, value in plain.items())})"
+
+    def mark(threshold: Threshold) -> Threshold:
+        threshold.__qualname__ = text
+        threshold.of_samples_alone = of_samples_alone  # type: ignore[attr-defined]
+        return threshold
+
+    return mark
 
 
 def follows_distances(threshold: Threshold) -> bool:
@@ -60,7 +74,7 @@ def fixed(T: float | Sequence[float] | NDArray[np.float64]) -> Threshold:
     values = np.asarray(T, dtype=object)
     checked = np.array([positive(value, "threshold", zero=True, infinite=True) for value in values.ravel().tolist()])
 
-    @_of_samples_alone
+    @_named(fixed, of_samples_alone=True, T=checked.tolist() if values.ndim else float(checked[0]))
     def threshold(distances: Vector, samples: Vector) -> Vector:  # noqa: ARG001
         if checked.size not in (1, len(samples)):
             raise ValueError(
@@ -87,7 +101,7 @@ def by_samples(T0: float, M: float) -> Threshold:
     """
     base, slope = positive(T0, "T0", zero=True), positive(M, "M", zero=True)
 
-    @_of_samples_alone
+    @_named(by_samples, of_samples_alone=True, T0=base, M=slope)
     def threshold(_: Vector, samples: Vector) -> Vector:
         result: Vector = base + slope / np.sqrt(samples)
         return result
@@ -112,6 +126,7 @@ def automatic(kappa: float = KAPPA) -> Threshold:
     """
     factor = positive(kappa, "kappa")
 
+    @_named(automatic, of_samples_alone=False, kappa=factor)
     def threshold(distances: Vector, samples: Vector) -> Vector:
         roots = np.sqrt(samples)
         result: Vector = factor * np.median(roots * distances) / roots
@@ -145,7 +160,9 @@ def from_theory(
     if theorem not in (1, 2, 3):
         raise ValueError(f"theorem must be 1, 2 or 3, got {theorem!r}. Pass theorem=1 for balanced data.")
 
-    @_of_samples_alone
+    given = {"sigma": sigma, "d": d, "N": N, "delta": delta, "theorem": theorem, "epsilon": epsilon, **setting}
+
+    @_named(from_theory, of_samples_alone=True, **given)
     def threshold(_: Vector, samples: Vector) -> Vector:
         at = bounds.Setting(sigma=sigma, d=d, N=N, m=len(samples), delta=delta, **setting)
         if theorem == 1:

@@ -10,6 +10,7 @@ from fedhold.flower import Quarantine, RobustStrategy
 from fedhold.flower.quarantine import QuarantineState, offenders
 from flower_grid import FIRST, LocalGrid, client_app, model
 from flower_liars import with_arrays
+from flower_rules import EVERY_RULE
 
 M = 10
 NAN = with_arrays(lambda a: {"w": a["w"] * np.nan})
@@ -52,8 +53,33 @@ def test_a_selecting_rule_accuses_nobody(tmp_path):
     grid = LocalGrid(client_app(), M, {2: NAN})
     rule = Quarantine(strikes=1, window=1, rounds=5)
     run(RobustStrategy("krum(f=2)", quarantine=rule, audit=tmp_path / "a"), grid, rounds=2)
-    assert [int(node) - FIRST for node in offenders(read(tmp_path / "a")[0].nodes, 0.1)] == [2]
+    assert [int(node) - FIRST for node in offenders(read(tmp_path / "a")[0].nodes, 0.1, accuses=False)] == [2]
     assert [len(who) for kind, _, who in grid.asked if kind == "train"] == [10, 9]
+
+
+@pytest.mark.parametrize(
+    "rule", [*EVERY_RULE, "nearest_neighbour_mixing(f=2) | huber", "bucketing | huber", "screen | mean"]
+)
+def test_where_nobody_lies_nobody_is_left_out(rule):
+    """multi_krum(f=2) always drops two of the ten: that once put honest nodes in quarantine for more than 30 node-rounds."""
+    grid = LocalGrid(client_app(), M)
+    run(RobustStrategy(rule, quarantine=Quarantine(), fraction_evaluate=0.0, seed=0), grid, rounds=20)
+    assert [len(who) for _, _, who in grid.asked] == 20 * [M]
+
+
+def test_quarantine_leaves_the_rule_its_bound():
+    """krum(f=2) takes no fewer than 7 clients; five of ten send NaN."""
+    grid = LocalGrid(client_app(), M, dict.fromkeys(range(5), NAN))
+    rule = Quarantine(strikes=1, window=1, rounds=5)
+    run(RobustStrategy("krum(f=2)", quarantine=rule, fraction_evaluate=0.0), grid, rounds=2)
+    assert [len(who) for _, _, who in grid.asked] == [10, 7]
+
+
+def test_quarantine_leaves_a_quorum():
+    grid = LocalGrid(client_app(), M, dict.fromkeys(range(6), NAN))
+    rule = Quarantine(strikes=1, window=1, rounds=5)
+    run(RobustStrategy(quarantine=rule, fraction_evaluate=0.0), grid, rounds=2)
+    assert [len(who) for _, _, who in grid.asked] == [10, 6]
 
 
 def test_the_longest_in_quarantine_come_back_first():

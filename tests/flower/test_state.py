@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 
 from fedhold.audit.records import append, read
 from fedhold.flower import Quarantine, RobustStrategy
-from fedhold.storage import DamagedCheckpointError, write_checkpoint
+from fedhold.storage import DamagedCheckpointError, read_checkpoint, write_checkpoint
 from flower_grid import LocalGrid, client_app, model
 from flower_liars import with_arrays
 
@@ -136,10 +136,86 @@ def test_a_checkpoint_of_another_run_is_an_error(tmp_path):
     strategy("huber", tmp_path).start(grid(), model(), 1)
     with pytest.raises(ValueError, match="another run: it had rule 'huber', now 'median'"):
         strategy("median", tmp_path).resume(grid(), model(), 2)
-    with pytest.raises(ValueError, match="it had seed 3, now 4"):
+    with pytest.raises(ValueError, match="it had another seed"):
         strategy("huber", tmp_path, seed=4).resume(grid(), model(), 2)
     with pytest.raises(ValueError, match="model"):
         strategy("huber", tmp_path).resume(grid(), ArrayRecord({"x": Array(np.zeros(3))}), 2)
+
+
+@pytest.mark.parametrize(
+    ("rule", "other"),
+    [
+        ("huber(threshold=by_samples(0, 20))", "huber(threshold=by_samples(5, 2000))"),
+        ("huber(threshold=fixed(2.0))", "huber(threshold=fixed(3.0))"),
+        ("huber(threshold=automatic(0.5))", "huber(threshold=automatic(0.6))"),
+        ("screen(beyond=2) | mean", "screen(beyond=3) | mean"),
+    ],
+)
+def test_every_parameter_of_the_rule_is_noticed(rule, other, tmp_path):
+    strategy(rule, tmp_path).start(grid(), model(), 1)
+    with pytest.raises(ValueError, match="another run: it had rule"):
+        strategy(other, tmp_path).resume(grid(), model(), 2)
+    strategy(rule, tmp_path).resume(grid(), model(), 2)
+
+
+def test_many_thresholds_are_noticed_to_the_last(tmp_path):
+    """NumPy shows an array of more than 1000 numbers by its ends."""
+    given = np.ones(2000)
+    strategy("huber", tmp_path, parameters={"threshold": given}).start(grid(), model(), 1)
+    other = np.where(np.arange(2000) == 1000, 2.0, given)
+    with pytest.raises(ValueError, match="another run"):
+        strategy("huber", tmp_path, parameters={"threshold": other}).resume(grid(), model(), 2)
+
+
+# Seeds
+
+
+def whom(folder, **more):
+    """Whom a run asks to train, round by round."""
+    link = grid()
+    strategy("huber", folder, **more).start(link, model(), ROUNDS)
+    return [who for kind, _, who in link.asked if kind == "train"]
+
+
+def test_a_seed_that_was_given_repeats_a_run(tmp_path):
+    assert whom(tmp_path / "one", seed=5) == whom(tmp_path / "other", seed=5) != whom(tmp_path / "third", seed=6)
+
+
+def test_a_seed_that_was_not_given_is_a_secret(tmp_path):
+    one, other = (strategy("bucketing | median", tmp_path / name, seed=None) for name in "ab")
+    drawn = {tuple(one._rng(0, 1).integers(2**32, size=4)) for one in (one, other)}
+    assert len(drawn | {tuple(np.random.default_rng([0, 0, 1]).integers(2**32, size=4))}) == 3
+    one.start(grid(), model(), 2)
+    assert str(saved_seed(tmp_path / "a")) not in (tmp_path / "a" / "audit.jsonl").read_text()
+    with pytest.raises(ValueError, match="it had another seed") as told:
+        strategy("bucketing | median", tmp_path / "a", seed=7).resume(grid(), model(), 3)
+    assert str(saved_seed(tmp_path / "a")) not in str(told.value)
+
+
+def test_every_start_draws_another_seed(tmp_path):
+    one, seeds = strategy("huber", tmp_path, seed=None), set()
+    for _ in range(3):
+        one.start(grid(), model(), 1)
+        seeds.add(saved_seed(tmp_path))
+        (tmp_path / "run" / "checkpoint.npz").unlink()
+    assert len(seeds) == 3
+
+
+@pytest.mark.parametrize("killed_in", [1, 3])
+def test_a_resumed_run_draws_what_it_would_have_drawn(killed_in, tmp_path, monkeypatch):
+    """The operating system gives the one run and the other the same number, and after the kill another."""
+    monkeypatch.setattr("secrets.randbits", lambda _: 11)
+    whole = strategy("bucketing | median", tmp_path / "whole", seed=None).start(grid(), model(), ROUNDS)
+    cut = tmp_path / "cut"
+    with pytest.raises(Killed):
+        strategy("bucketing | median", cut, seed=None).resume(grid(killed_in), model(), ROUNDS)
+    monkeypatch.setattr("secrets.randbits", lambda _: 22)
+    same(whole, strategy("bucketing | median", cut, seed=None).resume(grid(), model(), ROUNDS))
+
+
+def saved_seed(folder):
+    with np.load(folder / "run" / "checkpoint.npz", allow_pickle=False) as file:
+        return json.loads(file["notes"].tobytes())["facts"]["seed"]
 
 
 def test_resume_needs_something_to_go_on_from(tmp_path):
@@ -177,6 +253,21 @@ def test_a_checkpoint_under_the_old_name_goes_on_to_the_same_bits(tmp_path):
     strategy(rule, cut).start(grid(), model(), 2)
     as_holdfast_wrote_it(cut / "run" / "checkpoint.npz")
     same(whole, strategy(rule, cut).resume(grid(), model(), ROUNDS))
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_a_checkpoint_from_before_thresholds_told_their_parameters_goes_on(seed, tmp_path):
+    """Its rule says by_samples and no more, and its seed is the 0 that was usual then."""
+    rule, cut = "huber(threshold=by_samples(0, 20))", tmp_path / "cut"
+    whole = strategy(rule, tmp_path / "whole", seed=0).start(grid(), model(), ROUNDS)
+    strategy(rule, cut, seed=0).start(grid(), model(), 2)
+    path = cut / "run" / "checkpoint.npz"
+    saved = read_checkpoint(path, "Flower run")
+    saved.notes["facts"] = {"rule": "huber(threshold=by_samples)", "sample_cap": 3.0, "seed": 0}
+    write_checkpoint(path, "Flower run", saved.arrays, json.dumps(saved.notes))
+    with pytest.raises(ValueError, match="another run: it had rule"):
+        strategy("huber(threshold=fixed(20))", cut, seed=seed).resume(grid(), model(), ROUNDS)
+    same(whole, strategy(rule, cut, seed=seed).resume(grid(), model(), ROUNDS))
 
 
 def test_a_checkpoint_of_a_later_format_is_refused(tmp_path):

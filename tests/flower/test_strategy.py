@@ -13,21 +13,17 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from fedhold import RULES, aggregate
+from fedhold import aggregate
 from fedhold.audit.records import STATUSES, read
 from fedhold.flower import RobustStrategy
 from flower_grid import FIRST, SILENT, LocalGrid, client_app, model, pull, reply_with
 from flower_liars import with_arrays, with_metrics
+from flower_rules import EVERY_RULE
 
 M = 10
 README = Path(__file__).parents[2] / "README.md"
 NAN = with_arrays(lambda a: {"w": a["w"] * np.nan})
 FAR = with_arrays(lambda a: {"w": a["w"] - 50})
-GIVEN = {"f": 2, "radius": 1.0}
-EVERY_RULE = [
-    f"{name}({', '.join(f'{p}={GIVEN[p]}' for p in inspect.signature(rule).parameters if p in GIVEN)})"
-    for name, rule in RULES.items()
-]
 
 
 def run(strategy, grid=None, arrays=None, rounds=1, **more):
@@ -43,7 +39,7 @@ def numbers(record):
 # Rules
 
 
-@pytest.mark.parametrize("rule", [rule.replace("bulyan(f=2)", "bulyan(f=1)") for rule in EVERY_RULE])
+@pytest.mark.parametrize("rule", EVERY_RULE)
 def test_every_rule_learns(rule):
     result = run(RobustStrategy(rule), rounds=3)
     assert np.abs(result.arrays["w"].numpy() - 1).max() < 0.3
@@ -72,13 +68,14 @@ def test_centered_clipping_starts_from_its_last_aggregate():
     np.testing.assert_allclose(run(RobustStrategy(rule), arrays=arrays, rounds=3).arrays["w"].numpy(), w, rtol=1e-5)
 
 
-def test_mean_without_a_cap_is_fedavg():
-    ours = run(RobustStrategy("mean", sample_cap=None), rounds=2)
+def test_mean_without_a_cap_is_fedavg(tmp_path):
+    ours = run(RobustStrategy("mean", sample_cap=None, audit=tmp_path / "a"), rounds=2)
     grid = LocalGrid(client_app(), M)
     theirs = FedAvg().start(grid, model(counter=False), num_rounds=2)
     np.testing.assert_allclose(ours.arrays["w"].numpy(), theirs.arrays["w"].numpy(), rtol=1e-5)
-    assert ours.train_metrics_clientapp[2]["loss"] == pytest.approx(theirs.train_metrics_clientapp[2]["loss"])
-    assert ours.evaluate_metrics_clientapp[2]["loss"] == pytest.approx(theirs.evaluate_metrics_clientapp[2]["loss"])
+    plain = read(tmp_path / "a")[1].averages
+    assert plain["train"]["loss"] == pytest.approx(theirs.train_metrics_clientapp[2]["loss"])
+    assert plain["evaluate"]["loss"] == pytest.approx(theirs.evaluate_metrics_clientapp[2]["loss"])
 
 
 def test_parameters_go_to_the_rule():
@@ -182,6 +179,7 @@ def test_a_client_may_reckon_in_other_floats(tmp_path):
         (np.array([1j]), "dtype complex128"),
         (np.array(["a"]), "dtype <U1"),
         (np.array([np.nan]), "not finite"),
+        (np.array([3], np.uint8).view(np.bool_), "bytes other than 0 and 1"),
         (np.empty(0), "holds no numbers"),
     ],
 )
@@ -190,13 +188,35 @@ def test_a_model_that_cannot_be_aggregated_is_an_error(array, told):
         run(RobustStrategy(), arrays=ArrayRecord({"x": Array(array)}))
 
 
+@pytest.mark.parametrize("rule", ["median", "mean"])
+def test_bool_bytes_other_than_0_and_1_never_reach_a_model(rule, tmp_path):
+    """Neither where bools are aggregated, in a model without floats, nor beside floats."""
+    for arrays in ({"x": np.array([False, True])}, {"x": np.array([False, True]), "w": np.zeros(2)}):
+        like = ArrayRecord({key: Array(array) for key, array in arrays.items()})
+        bad = {**arrays, "x": np.array([255, 2], np.uint8).view(np.bool_)}
+
+        def answer(message, _, bad=bad):
+            return reply_with(message, bad, {"num-examples": 5})
+
+        def honest(message, _, good=arrays):
+            return reply_with(message, good, {"num-examples": 5})
+
+        grid = LocalGrid(lambda message, _: message, 5, {i: answer if i < 2 else honest for i in range(5)})
+        result = run(RobustStrategy(rule, fraction_evaluate=0.0, audit=tmp_path / "a"), grid, like)
+        assert result.arrays["x"].numpy().view(np.uint8).tolist() == [0, 1]
+        rows = read(tmp_path / "a")[0].nodes
+        assert [row.reason for row in rows if row.status == "rejected"] == 2 * [
+            "array 'x' has bytes other than 0 and 1 among its bools"
+        ]
+
+
 # Rounds with too few good replies
 
 
 @pytest.mark.parametrize(
     ("rule", "bad", "told"),
     [
-        ("huber", range(M), "none of 10 replies can be used"),
+        ("huber", range(M), "0 of 10 nodes asked sent a usable reply, and the quorum is 6"),
         ("krum(f=2)", range(4), "krum needs m >= 2f \\+ 3; met m = 6"),
     ],
 )

@@ -62,6 +62,10 @@ class RoundRecord:
     certificate   {"f": ..., "radius": ... or None}; None for rules without one
     seconds       {"round": ..., "aggregation": ...}
     metrics       {"train": {...}, "evaluate": {...}, "server": {...}}, each as far as there were any
+    averages      the plain weighted averages of the nodes' metrics, {"train": {...}, "evaluate": {...}}. `metrics` has robust
+                  ones, which no minority of nodes can move far
+    quorum        {"asked": ..., "usable": ..., "needed": ...}: how many nodes were asked to train, how many of their replies
+                  could be used, and how many the round needed
     """
 
     run: str
@@ -77,6 +81,8 @@ class RoundRecord:
     certificate: Mapping[str, Any] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    averages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    quorum: Mapping[str, int] | None = None
 
 
 def append(path: Path, record: RoundRecord) -> None:

@@ -8,7 +8,8 @@ audit and a checkpoint. Imports: `fedhold.audit`, `fedhold.report`, `fedhold.agg
     grid        waiting for nodes, sampling them, exchanging messages with them
     replies     what nodes sent -> arrays and samples, or a reason
     model       the global model: updates from replies, the next model from an aggregate
-    rounds      one round: replies -> outcome, averages of metrics, rows for the audit
+    rounds      one round: replies -> outcome, rows for the audit
+    averages    averages of metrics over nodes
     quarantine  which nodes are left out of sampling
     state       what a run goes on from, and its checkpoint
     api         Flower's names

@@ -32,4 +32,5 @@ except ImportError as problem:
         "your flwr is newer than this fedhold, install an older flwr."
     ) from problem
 
+plain_average = FedAvg().train_metrics_aggr_fn  # what Flower averages metrics by unless the user gives a function
 flower_log = logging.getLogger("flwr")  # our lines appear among Flower's own

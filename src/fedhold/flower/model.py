@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedhold.flower.api import Array, ArrayRecord
 from fedhold.kernels import Vector, from_host, weighted_median
+from fedhold.report import one_line
 
 Arrays = dict[str, NDArray[Any]]
 KINDS = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}  # NumPy's kinds of dtype that a model may have
@@ -39,6 +40,8 @@ class Model:
                     f"array {key!r} of the model has dtype {array.dtype}; needed are floats, integers or bools of at most "
                     "64 bits. Leave it out of the ArrayRecord, or convert it."
                 )
+            if flaw := _no_bools(array):
+                raise ValueError(f"array {key!r} of the model has {flaw}. Make it with NumPy, from sound numbers.")
             if not np.isfinite(array).all():
                 raise ValueError(
                     f"array {key!r} of the model has numbers that are not finite. Start from a sound model."
@@ -62,6 +65,11 @@ class Model:
         """Whether both have the same keys, shapes and dtypes, in the same order."""
         one, two = ([(key, a.shape, a.dtype) for key, a in model.arrays.items()] for model in (self, other))
         return one == two
+
+    def flaw(self, reply: Arrays) -> str | None:
+        """Why arrays of the right keys, shapes and dtypes cannot be part of a model all the same; None where they can."""
+        flaws = {key: _no_bools(reply[key]) for key in self.arrays}
+        return next((f"array {one_line(repr(key))} has {flaw}" for key, flaw in flaws.items() if flaw), None)
 
     def record(self) -> ArrayRecord:
         """The model as Flower sends it."""
@@ -93,6 +101,14 @@ class Model:
                 rows = np.stack([reply[key] for reply in replies])
                 arrays[key] = weighted_median(rows, np.asarray(weights)).astype(array.dtype)
         return Model(arrays)
+
+
+def _no_bools(array: NDArray[Any]) -> str | None:
+    """What is wrong with an array of bools whose bytes come from outside: NumPy and torch write no byte but 0 and 1, and what
+    their functions make of any other byte is not defined."""
+    if array.dtype.kind == "b" and (array.view(np.uint8) > 1).any():
+        return "bytes other than 0 and 1 among its bools"
+    return None
 
 
 def _as_dtype(values: Vector, template: NDArray[Any]) -> NDArray[Any]:

@@ -15,7 +15,8 @@ class Quarantine:
     """A node that offends in `strikes` of its last `window` rounds is left out of sampling for `rounds` rounds.
 
     A node offends when its training reply is rejected, or when it gets less than `share` of the weight that is fair for its
-    samples; see `offenders`.
+    samples, under a rule whose weights accuse; see `offenders`. So many nodes always stay that a round meets its quorum and
+    the bound of its rule.
 
     strikes  the number of offences that lead to quarantine
     window   the number of rounds over which they are counted, of those rounds in which the node was asked
@@ -91,18 +92,23 @@ class QuarantineState:
         return QuarantineState({n: tuple(last) for n, last in saved["record"]}, dict(map(tuple, saved["until"])))
 
 
-def offenders(rows: Iterable[NodeRecord], share: float) -> list[int]:
+def offenders(rows: Iterable[NodeRecord], share: float, *, accuses: bool) -> list[int]:
     """The nodes that were rejected in training, or got less than `share` of the weight that is fair for their samples.
+
+    rows     what became of the nodes in a round
+    share    the fraction of the fair weight below which a node offends
+    accuses  whether a low weight tells against a node, as the rule declares. A rule that always leaves out f clients leaves
+             out honest ones where nobody lies; under such a rule only rejections count
 
     The fair weight of a node is its part of the samples of all admitted nodes. This is stricter than what an audit calls
     "held down": the audit only advises, and compares with half of the median node; quarantine takes a node out of the
     federation, and at the usual share of 0.1 it wants a node that the rule has all but ignored.
 
-    Where at least half of the nodes get so little weight, as with Krum, the rule selects, and its weights accuse nobody.
+    Where at least half of the nodes get so little weight, the weights accuse nobody: liars are a minority.
     """
     train = [row for row in rows if row.phase == "train"]
     rejected = [int(row.node) for row in train if row.status == "rejected"]
     weighed = [row for row in train if row.weight is not None and row.samples is not None and row.status != "rejected"]
     total = sum(row.samples or 0.0 for row in weighed)
     low = [int(row.node) for row in weighed if (row.weight or 0.0) < share * (row.samples or 0.0) / total]
-    return rejected + (low if 2 * len(low) < len(weighed) else [])
+    return rejected + (low if accuses and 2 * len(low) < len(weighed) else [])

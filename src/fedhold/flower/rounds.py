@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedhold.aggregation import Aggregation, Client, aggregate
-from fedhold.audit import NodeRecord, RoundRecord, unusable_metrics
-from fedhold.errors import positive
-from fedhold.flower.api import Message, MetricRecord, RecordDict, flower_log
+from fedhold.audit import NodeRecord, RoundRecord
+from fedhold.flower.api import Message, flower_log
 from fedhold.flower.model import Arrays, Model
 from fedhold.flower.replies import Reply
 from fedhold.spec import Stage
@@ -35,6 +34,9 @@ class Rule:
     from_last    whether the rule starts from its last aggregate
     byzantine    f of the certificate; None for a fifth of the admitted clients
     certify      whether to compute a certificate, which costs an m x m matrix
+    quorum       the fraction of the nodes asked of which more must send a usable reply
+    least        the fewest clients that the rule takes
+    accuses      whether a low weight tells against a client, as the rule and its mixings declare
     """
 
     name: str
@@ -44,6 +46,13 @@ class Rule:
     from_last: bool
     byzantine: int | None
     certify: bool
+    quorum: float
+    least: int
+    accuses: bool
+
+    def needed(self, asked: int) -> int:
+        """How many usable replies a round needs that asks so many nodes. The rule's own bound holds besides."""
+        return math.floor(self.quorum * asked) + 1
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class Outcome:
     last         the aggregate of the updates, for a rule that starts from it in the next round
     converged, iterations, certificate   as the audit has them
     seconds      how long the aggregation took
+    quorum       how many nodes were asked, how many replies could be used, and how many the quorum needs
     """
 
     model: Model | None
@@ -66,6 +76,7 @@ class Outcome:
     iterations: int | None = None
     certificate: dict[str, Any] | None = None
     seconds: float = 0.0
+    quorum: Mapping[str, int] | None = None
 
 
 @dataclass
@@ -78,6 +89,7 @@ class Round:
     evaluate_messages   the messages to nodes that were asked to evaluate
     rows                the rows for the audit
     outcome             what training came to
+    averages            the plain averages of metrics, by phase
     began               when the round began, on the clock of time.perf_counter
     """
 
@@ -87,6 +99,7 @@ class Round:
     evaluate_messages: list[Message] = field(default_factory=list)
     rows: list[NodeRecord] = field(default_factory=list)
     outcome: Outcome = field(default_factory=lambda: Outcome(None, (), note="nobody was asked to train"))
+    averages: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
 
     def record(self, rule: Rule, run: str, metrics: Mapping[str, Mapping[str, Any]]) -> RoundRecord:
@@ -102,7 +115,7 @@ class Round:
             round=self.number,
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             rule=rule.name,
-            parameters={name: repr(value) if callable(value) else value for name, value in rule.parameters.items()},
+            parameters={},  # the spec has them
             outcome="kept" if outcome.model is None else "aggregated",
             nodes=tuple(self.rows),
             note=outcome.note,
@@ -111,41 +124,69 @@ class Round:
             certificate=outcome.certificate,
             seconds={"round": time.perf_counter() - self.began, "aggregation": outcome.seconds},
             metrics=metrics,
+            averages=self.averages,
+            quorum=outcome.quorum,
         )
 
 
-def check_rule(rule: Rule, stages: Sequence[Stage]) -> None:
-    """Raise the error that a round would raise, by aggregating a few random rows.
+def check_rule(rule: str | Callable[..., Any], parameters: Mapping[str, Any], stages: Sequence[Stage]) -> int:
+    """The fewest clients that the rule takes; raises the error that a round would raise.
 
-    So parameters out of range are an error before the first round, and are not taken for too few replies in each.
+    So parameters out of range are an error before the first round, and are not taken for too few replies in each. Both are
+    found by trial, since the bound of a rule stands in the rule alone. Rules and parameters that may fit the clients of this
+    federation only, and those that need very many clients, are not tried; for them the answer is 1.
+
+    rule, parameters  as for aggregate()
+    stages            the same, parsed
     """
-    if rule.sample_cap is not None and positive(rule.sample_cap, "sample_cap", infinite=True) < 1:
-        raise ValueError(f"sample_cap must be at least 1, or None to trust; got {rule.sample_cap}.")
     given = [(name, value) for stage in stages for name, value in stage.parameters.items()]
-    if callable(rule.rule) or any(isinstance(value, list | tuple | np.ndarray) for _, value in given):
-        return  # such rules and parameters may fit the clients of this federation only
     f, size = (max([1, *(v for n, v in given if n == name and isinstance(v, int))]) for name in ("f", "size"))
-    clients = (4 * f + 4) * size  # enough for the bound of every rule, also after bucketing
-    if clients <= MOST_CLIENTS:
-        aggregate(np.random.default_rng(0).standard_normal((clients, 4)), rule.rule, **rule.parameters)
+    enough = (4 * f + 4) * size  # for the bound of every rule, also after bucketing
+    fitted = callable(rule) or any(isinstance(value, list | tuple | np.ndarray) for _, value in given)
+    if fitted or enough > MOST_CLIENTS:
+        return 1
+    aggregate(np.random.default_rng(0).standard_normal((enough, 4)), rule, rng=0, **parameters)
+    return 1 + bisect.bisect_left(range(1, enough), True, key=lambda m: _takes(rule, parameters, m))
+
+
+def _takes(rule: str | Callable[..., Any], parameters: Mapping[str, Any], clients: int) -> bool:
+    """Whether the rule takes so many clients. They agree, so that no mixing leaves any of them out."""
+    try:
+        aggregate(np.zeros((clients, 1)), rule, rng=0, **parameters)
+    except ValueError:
+        return False
+    return True
 
 
 def aggregate_replies(
-    model: Model, replies: Sequence[Reply], rule: Rule, rng: np.random.Generator, last: Arrays | None
+    model: Model, replies: Sequence[Reply], asked: int, rule: Rule, rng: np.random.Generator, last: Arrays | None
 ) -> Outcome:
     """Aggregate the updates of the replies that can be used. Where that cannot be done, keep the model and say why.
 
     model    the model that was sent
     replies  one per node, as read_replies() gives them
+    asked    how many nodes were asked
     rule     how to aggregate
     rng      for rules that draw
     last     the last aggregate, for rules that start from it
     """
-    good = [reply for reply in replies if reply.reason is None]
-    if not good:
-        return Outcome(None, tuple(map(_rejected, replies)), f"none of {len(replies)} replies can be used")
     began = time.perf_counter()
+    replies = [_checked(reply, model) for reply in replies]
+    good = [reply for reply in replies if reply.reason is None]
     updates = [model.update(reply.arrays or {}) for reply in good]
+    quorum = {"asked": asked, "usable": len(good), "needed": rule.needed(asked)}
+
+    def kept(note: str) -> Outcome:
+        return Outcome(None, _rows_without_aggregate(replies, good, updates), note, quorum=quorum)
+
+    def too_few() -> str:
+        return (
+            f"{quorum['usable']} of {asked} nodes asked sent a usable reply, and the quorum is {quorum['needed']} (more than "
+            f"{rule.quorum:g} of them)"
+        )
+
+    if quorum["usable"] < quorum["needed"]:
+        return kept(too_few())
     call: dict[str, Any] = dict(rule.parameters)
     if rule.from_last and last is not None:
         call["start"] = last
@@ -160,11 +201,14 @@ def aggregate_replies(
             **call,
         )
     except ValueError as problem:  # nobody was admitted, or fewer clients than the rule needs
-        return Outcome(None, _rows_without_aggregate(replies, good, updates), str(problem))
+        return kept(str(problem))
     admitted = [i for i, client in enumerate(result.clients) if client.status != "rejected"]
+    quorum["usable"] = len(admitted)
+    if quorum["usable"] < quorum["needed"]:
+        return kept(too_few())
     weights = [1.0 if result.weights is None else float(result.weights[i]) for i in admitted]
     if not all(np.isfinite(array).all() for array in result.value.values()):
-        return Outcome(None, _rows_without_aggregate(replies, good, updates), "the aggregate is not finite")
+        return kept("the aggregate is not finite")
     moved = model.moved(result.value, [good[i].arrays or {} for i in admitted], weights)
     seconds = time.perf_counter() - began
     clients = {reply.node: client for reply, client in zip(good, result.clients, strict=True)}
@@ -178,7 +222,13 @@ def aggregate_replies(
         iterations=result.iterations,
         certificate=_certificate(result, rule, len(admitted)) if rule.certify else None,
         seconds=seconds,
+        quorum=quorum,
     )
+
+
+def _checked(reply: Reply, model: Model) -> Reply:
+    """The reply, with a reason where its arrays have the form of the model, and yet cannot be part of one."""
+    return replace(reply, reason=flaw) if reply.arrays and (flaw := model.flaw(reply.arrays)) else reply
 
 
 def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, Any] | None:
@@ -234,55 +284,16 @@ def _joined(*parts: str | None) -> str | None:
     return "; ".join(part for part in parts if part) or None
 
 
-@dataclass(frozen=True)
-class Averages:
-    """The averages of metrics over nodes.
-
-    record    the averages; None where no node had usable metrics
-    reasons   the nodes whose metrics were left out, and why
-    """
-
-    record: MetricRecord | None
-    reasons: Mapping[int, str]
-
-    def add_reason(self, row: NodeRecord) -> NodeRecord:
-        """The row of a node, with what was wrong with its metrics."""
-        return replace(row, reason=_joined(row.reason, self.reasons.get(int(row.node))))
+def with_reason(row: NodeRecord, reason: str | None) -> NodeRecord:
+    """The row, with one more thing to say about the node."""
+    return replace(row, reason=_joined(row.reason, reason))
 
 
-def average_metrics(
-    replies: Sequence[Reply],
-    samples: Mapping[int, float],
-    sample_cap: float | None,
-    function: Callable[[list[RecordDict], str], MetricRecord],
-    weight_key: str,
-) -> Averages:
-    """Average the metrics that are usable, each node weighted by its number of samples.
-
-    replies     one per node
-    samples     the number of samples of each node that takes part
-    sample_cap  numbers beyond this many times their median count as that; None for no cap
-    function    what averages: the user's function, or Flower's. It gets the whole replies, but for the capped numbers
-    weight_key  the name of the metric that holds the number of samples
-    """
-    present = [reply for reply in replies if reply.node in samples]
-    reasons = unusable_metrics({reply.node: reply.metrics or {} for reply in present})
-    usable = [reply for reply in present if reply.node not in reasons]
-    if not usable:
-        return Averages(None, reasons)
-    limit = math.inf if sample_cap is None else sample_cap * statistics.median(samples[reply.node] for reply in usable)
-    records = []
-    for reply in usable:
-        used = min(samples[reply.node], limit)
-        whole = isinstance(reply.claimed, int) and reply.claimed == used
-        records.append(RecordDict(dict((reply.content or {}).items())))
-        records[-1][reply.key] = MetricRecord({**(reply.metrics or {}), weight_key: int(used) if whole else used})
-    return Averages(function(records, weight_key), reasons)
-
-
-def log_rows(phase: str, round: int, asked: int, rows: Sequence[NodeRecord]) -> None:
-    """Log how many of the `asked` nodes were rejected, and a line for each row that has a reason."""
-    flower_log.info("%s: %d nodes asked, %d rejected", phase, asked, sum(row.status == "rejected" for row in rows))
+def log_rows(phase: str, round: int, asked: int, rows: Sequence[NodeRecord], quorum: Mapping[str, int] | None) -> None:
+    """Log how many of the `asked` nodes were rejected and what the quorum is, and a line for each row that has a reason."""
+    rejected = sum(row.status == "rejected" for row in rows)
+    needs = f", {quorum['usable']} usable, quorum {quorum['needed']}" if quorum else ""
+    flower_log.info("%s: %d nodes asked, %d rejected%s", phase, asked, rejected, needs)
     for row in rows:
         if row.reason and row.status != "dropped":
             flower_log.warning("Round %d: node %s %s: %s", round, row.node, row.status, row.reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,18 +24,20 @@ from fedhold.flower.api import (
     Result,
     flower_log,
 )
+from fedhold.flower.averages import average_metrics
 from fedhold.flower.grid import exchange, sample, sample_size, wait_for_nodes
 from fedhold.flower.model import Model
 from fedhold.flower.quarantine import Quarantine, offenders
 from fedhold.flower.replies import Reply, read_replies
-from fedhold.flower.rounds import Round, Rule, aggregate_replies, average_metrics, check_rule, log_rows
-from fedhold.flower.state import State, load, save
+from fedhold.flower.rounds import Round, Rule, aggregate_replies, check_rule, log_rows, with_reason
+from fedhold.flower.state import State, former_name, load, save
 from fedhold.spec import parse
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 # Each purpose that needs random numbers has a stream of its own, so that none depends on how many the others drew.
 SAMPLE_TO_TRAIN, SAMPLE_TO_EVALUATE, AGGREGATE = range(3)
+SEED_BITS = 128
 SPARE = 2**20  # bytes of a reply beside its numbers: metrics, keys, headers
 
 
@@ -56,14 +59,18 @@ class RobustStrategy(FedAvg):
     audit             a file that gets one JSON line per round: what was done to every node, and why
     checkpoint        a folder for the state after every round; `resume` goes on from it
     quarantine        Quarantine(...): leave nodes that offend again and again out of sampling for a while
+    quorum            the model is kept unless more than this fraction of the nodes asked send a usable reply; a half unless
+                      given. The bound of the rule holds besides: krum(f=2) takes no fewer than 7
     max_reply_bytes   larger replies are rejected undecoded; 4 times the model and 1 MiB unless given
     wait              seconds to wait for `min_available_nodes` before a TimeoutError
-    seed              of node sampling, and of rules that draw: the same seed and nodes give the same bits
+    seed              of node sampling, and of rules that draw: the same seed and nodes give the same bits. Unless given it is
+                      drawn from the operating system and kept in the checkpoint, since nodes that know it know what is drawn
     fedavg            every argument of Flower's FedAvg, by keyword
 
     A reply that cannot be used is rejected with a reason, and a round without enough good ones keeps the model. Integers and
-    bools of a model have no distances: each becomes the weighted median of what the admitted clients sent. Metrics are
-    averaged over the nodes whose metrics are usable, with capped weights.
+    bools of a model have no distances: each becomes the weighted median of what the admitted clients sent. Of metrics, the
+    Huber location over the nodes whose metrics are usable is taken, with capped weights, unless you give a function of your
+    own for them; the plain averages are in the audit.
     """
 
     def __init__(
@@ -76,9 +83,10 @@ class RobustStrategy(FedAvg):
         audit: str | Path | None = None,
         checkpoint: str | Path | None = None,
         quarantine: Quarantine | None = None,
+        quorum: float = 0.5,
         max_reply_bytes: int | None = None,
         wait: float = 600.0,
-        seed: int = 0,
+        seed: int | None = None,
         **fedavg: Any,
     ) -> None:
         super().__init__(**fedavg)
@@ -88,7 +96,16 @@ class RobustStrategy(FedAvg):
         self.quarantine = quarantine
         self.max_reply_bytes = None if max_reply_bytes is None else integer(max_reply_bytes, "max_reply_bytes")
         self.wait = positive(wait, "wait", zero=True)
-        self.seed = integer(seed, "seed")
+        self.seed = None if seed is None else integer(seed, "seed")
+        if sample_cap is not None and positive(sample_cap, "sample_cap", infinite=True) < 1:
+            raise ValueError(f"sample_cap must be at least 1, or None to trust; got {sample_cap}.")
+        require(
+            0 <= positive(quorum, "quorum", zero=True) < 1,
+            "RobustStrategy",
+            needs="0 <= quorum < 1",
+            remedy="It is a fraction of the nodes asked; usual is 0.5.",
+            quorum=quorum,
+        )
         self.rule = Rule(
             name=" | ".join(map(str, stages)),
             rule=rule,
@@ -97,8 +114,13 @@ class RobustStrategy(FedAvg):
             from_last=stages[-1].declared.from_last,
             byzantine=None if byzantine is None else integer(byzantine, "byzantine"),
             certify=self.audit is not None,
+            quorum=float(quorum),
+            least=check_rule(rule, parameters or {}, stages),
+            accuses=all(stage.declared.accuses for stage in stages),
         )
-        check_rule(self.rule, stages)
+        self._facts = {"rule": self.rule.name, "sample_cap": sample_cap}
+        self._former_facts = {"rule": former_name(stages)}
+        self._drawn = self._new_seed()
         self._no_reply = "no reply"
         self._state: State | None = None
         self._round: Round | None = None
@@ -106,6 +128,7 @@ class RobustStrategy(FedAvg):
     def summary(self) -> None:
         """Log what this strategy will do."""
         flower_log.info("\t├──> Rule: %s", self.rule.name)
+        flower_log.info("\t│\t├──Quorum: more than %g of the nodes asked", self.rule.quorum)
         flower_log.info("\t│\t├──Samples capped at: %s times the median", self.rule.sample_cap)
         flower_log.info("\t│\t├──Audit: %s", self.audit)
         flower_log.info("\t│\t├──Checkpoint: %s", self.checkpoint)
@@ -138,7 +161,7 @@ class RobustStrategy(FedAvg):
                 f"checkpoint {self.checkpoint} already holds round {saved.round} of a run. Call resume(...) to go on with "
                 "it; or delete it, or name another folder."
             )
-        state = State(Model.of(initial_arrays))
+        state = State(Model.of(initial_arrays), self._new_seed())
         return self._run(state, grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def resume(
@@ -237,7 +260,9 @@ class RobustStrategy(FedAvg):
         current = self._round = Round(server_round, Model.of(arrays))
         if self.fraction_train == 0.0:
             return []
-        drawn = self._sample(SAMPLE_TO_TRAIN, server_round, grid, self.fraction_train, self.min_train_nodes)
+        drawn = self._sample(
+            SAMPLE_TO_TRAIN, server_round, grid, self.fraction_train, self.min_train_nodes, self.rule.least
+        )
         current.rows += [
             NodeRecord(str(node), "train", "quarantined", "left out of sampling") for node in drawn.quarantined
         ]
@@ -254,20 +279,22 @@ class RobustStrategy(FedAvg):
         read = self._read(current.train_messages, replies, current.model, with_arrays=True)
         last = None if self._state is None else self._state.last
         rng = self._rng(AGGREGATE, server_round)
-        outcome = current.outcome = aggregate_replies(current.model, read, self.rule, rng, last)
+        asked = len(current.train_messages)
+        outcome = current.outcome = aggregate_replies(current.model, read, asked, self.rule, rng, last)
         used = {int(row.node): row.samples for row in outcome.rows if row.samples and row.status != "rejected"}
         averages = average_metrics(read, used, None, self.train_metrics_aggr_fn, self.weighted_by_key)
-        rows = [averages.add_reason(row) for row in outcome.rows]
+        rows = [with_reason(row, averages.reasons.get(int(row.node))) for row in outcome.rows]
         current.rows += rows
-        log_rows("aggregate_train", server_round, len(current.train_messages), rows)
+        current.averages["train"] = averages.plain
+        log_rows("aggregate_train", server_round, asked, rows, outcome.quorum)
         if outcome.model is None:
             flower_log.warning("Round %d keeps the model: %s", server_round, outcome.note)
         if self._state is not None:
             self._state.last = last if outcome.model is None else outcome.last
             if self.quarantine is not None:
-                bad = offenders(rows, self.quarantine.share)
-                asked = [message.metadata.dst_node_id for message in current.train_messages]
-                self._state.quarantine = self._state.quarantine.after(self.quarantine, server_round, asked, bad)
+                bad = offenders(rows, self.quarantine.share, accuses=self.rule.accuses)
+                nodes = [message.metadata.dst_node_id for message in current.train_messages]
+                self._state.quarantine = self._state.quarantine.after(self.quarantine, server_round, nodes, bad)
         return None if outcome.model is None else outcome.model.record(), averages.record
 
     def configure_evaluate(
@@ -296,18 +323,19 @@ class RobustStrategy(FedAvg):
             if (reason := reply.reason or averages.reasons.get(reply.node)) is not None
         ]
         current.rows += rows
-        log_rows("aggregate_evaluate", server_round, len(current.evaluate_messages), rows)
+        current.averages["evaluate"] = averages.plain
+        log_rows("aggregate_evaluate", server_round, len(current.evaluate_messages), rows, None)
         return averages.record
 
-    def _sample(self, purpose: int, t: int, grid: Grid, fraction: float, least: int) -> _Sample:
-        """Wait for nodes, leave out those in quarantine, and draw from the others."""
+    def _sample(self, purpose: int, t: int, grid: Grid, fraction: float, least: int, bound: int = 1) -> _Sample:
+        """Wait for nodes, leave out those in quarantine, and draw from the others, of whom at least `bound` must stay."""
         nodes = wait_for_nodes(grid, fraction=fraction, least=least, available=self.min_available_nodes, wait=self.wait)
+        size = sample_size(len(nodes), fraction, least)
         out: list[int] = []
         if self.quarantine is not None and self._state is not None:
-            out = self._state.quarantine.left_out(t, nodes, least)
+            out = self._state.quarantine.left_out(t, nodes, max(least, bound, self.rule.needed(size)))
         if out:
             flower_log.warning("Round %d: in quarantine: %s", t, ", ".join(map(str, out)))
-        size = sample_size(len(nodes), fraction, least)
         asked = sample([node for node in nodes if node not in out], size, self._rng(purpose, t))
         return _Sample(asked, out)
 
@@ -330,8 +358,13 @@ class RobustStrategy(FedAvg):
         )
 
     def _rng(self, purpose: int, t: int) -> np.random.Generator:
-        """A generator that depends on nothing but the round, so that a resumed run draws what it would have drawn."""
-        return np.random.default_rng([self.seed, purpose, t])
+        """A generator that depends on nothing but seed and round, so that a resumed run draws what it would have drawn."""
+        seed = self._drawn if self._state is None else self._state.seed
+        return np.random.default_rng([seed, purpose, t])
+
+    def _new_seed(self) -> int:
+        """The seed for another run: the user's, or one that nobody can guess."""
+        return secrets.randbits(SEED_BITS) if self.seed is None else self.seed
 
     def _current(self, t: int) -> Round:
         """The round under way, which must be round t."""
@@ -339,19 +372,15 @@ class RobustStrategy(FedAvg):
             raise RuntimeError(f"round {t} was not opened: call configure_train, which keeps what was sent, before it.")
         return self._round
 
-    def _facts(self) -> dict[str, Any]:
-        """What must be the same when a run is resumed."""
-        return {"rule": self.rule.name, "sample_cap": self.rule.sample_cap, "seed": self.seed}
-
     def _saved(self) -> State | None:
-        return None if self.checkpoint is None else load(self.checkpoint, self._facts())
+        return None if self.checkpoint is None else load(self.checkpoint, self._facts, self._former_facts, self.seed)
 
     def _write(self, state: State) -> None:
         """Write audit and checkpoint: the audit first, so that after a crash in between a round is in it twice, not never."""
         if self.audit is not None and state.round > 0:
             append(self.audit, self._current(state.round).record(self.rule, state.run, state.last_metrics()))
         if self.checkpoint is not None:
-            save(self.checkpoint, state, self._facts())
+            save(self.checkpoint, state, self._facts)
 
 
 def _evaluate_on_server(state: State, evaluate_fn: EvaluateFn | None) -> None:

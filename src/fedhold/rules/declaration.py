@@ -56,6 +56,9 @@ class Declaration:
     pairs      it needs the distances between all pairs of clients, which take a Gram matrix
     certifies  its result comes with a proof of how far liars can have moved it
     from_last  by definition it starts from the last round's aggregate
+    accuses    a weight far below a client's fair part tells against what the client sent. That is not so where the rule leaves
+               out a number of clients that was fixed beforehand, since somebody is left out even if nobody lies, nor where it
+               weighs random groups, since a client then shares the fate of its group
     bound      how many clients it needs to withstand f liars; None where it takes no f
     check      (m, **parameters) -> None, which raises an error where parameters beside f do not fit m clients
     rows       (m, **parameters) -> how many rows a mixing makes from those of m clients, or the most that it may make
@@ -72,6 +75,7 @@ class Declaration:
     bound: Bound | None = None
     check: Callable[..., None] = _any
     rows: Callable[..., int] = _as_many
+    accuses: bool = False
 
 
 def declares(**facts: Any) -> Callable[[Function], Function]:
@@ -94,6 +98,6 @@ def declares(**facts: Any) -> Callable[[Function], Function]:
 
 
 def declaration_of(function: Callable[..., Any]) -> Declaration:
-    """What a rule declares. A rule that declares nothing is taken to need distances to centres, and no pairs."""
+    """What a rule declares. One that declares nothing is taken to need distances to centres, no pairs, and to accuse nobody."""
     declared = getattr(function, "declared", None)
     return declared if isinstance(declared, Declaration) else Declaration()

@@ -19,7 +19,7 @@ VANISHING = 1e-250  # typical distances. For thresholds below this, T_i/d_i coul
 LIMIT = 1e-6  # typical distances. A threshold this small stands for 0, and moves the answer by at most as much.
 
 
-@declares(centres=False)
+@declares(centres=False, accuses=True)
 def mean(geometry: Geometry) -> Weights:
     """The mean weighted by samples. It is not robust; other rules are measured against it.
 
@@ -35,7 +35,7 @@ def mean(geometry: Geometry) -> Weights:
     return normalised(geometry.samples)
 
 
-@declares(certifies=True)
+@declares(certifies=True, accuses=True)
 def huber(
     geometry: Geometry,
     *,
@@ -68,7 +68,7 @@ def huber(
     return _huber(geometry, threshold_at, tol, max_iterations, start)
 
 
-@declares()
+@declares(accuses=True)
 def geometric_median(
     geometry: Geometry, *, tol: float = 1e-6, max_iterations: int = 200, start: Vector | None = None
 ) -> Solved:
@@ -162,7 +162,7 @@ def median_of_means(
     )
 
 
-@declares(centres=False, from_last=True)
+@declares(centres=False, from_last=True, accuses=True)
 def centered_clipping(
     geometry: Geometry, *, radius: float | None = None, iterations: int = 5, start: Vector | None = None
 ) -> Solved:

@@ -67,7 +67,7 @@ def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) ->
     return mixture
 
 
-@declares(centres=False)
+@declares(centres=False, accuses=True)
 def clipping(geometry: Geometry, *, radius: float) -> Matrix:
     """Shorten each update longer than `radius` to that length: x_i min(1, radius/|x_i|).
 
@@ -85,7 +85,7 @@ def clipping(geometry: Geometry, *, radius: float) -> Matrix:
     return np.diag(np.divide(reach, lengths, out=np.ones(geometry.m), where=lengths > reach))
 
 
-@declares()
+@declares(accuses=True)
 def screen(geometry: Geometry, *, beyond: float = 2.5) -> Matrix:
     """Drop obvious outliers: clients whose scaled distance sqrt(n_i) d_i is more than `beyond` times the median.
 
