@@ -151,8 +151,11 @@ def wrapped(reply, records):
 
 
 def reply_to(message, w, **metrics):
-    records = {"arrays": ArrayRecord({"w": Array(w)}), "metrics": MetricRecord({"num-examples": 10, **metrics})}
-    return Message(RecordDict(records), reply_to=message)
+    """A reply with a metric of its own: Flower keeps equal records once, and may forget one while another node sends it."""
+    metrics |= {"num-examples": 10, "loss": float(np.random.default_rng().random())}
+    return Message(
+        RecordDict({"arrays": ArrayRecord({"w": Array(w)}), "metrics": MetricRecord(metrics)}), reply_to=message
+    )
 
 
 def honest_reply(node, message):

@@ -50,7 +50,7 @@ def one_round(federation, folder, answers, **config):
         nodes = [stack.enter_context(Node(f"{HOST}:{federation.port}", answer)) for answer in answers]
         run = federation.run(TINY, folder=str(folder), num_server_rounds=1, min_nodes=len(nodes), **config)
         status = federation.wait(run, 200)
-        assert [node.failure for node in nodes] == [None] * len(nodes)
+        assert [node.failure for node in nodes if node.failure] == []
     assert status == "finished:completed", federation.log(run)
     (record,) = read(folder / "audit.jsonl")
     rows = {row.node: row for row in record.nodes}
@@ -117,7 +117,7 @@ def test_a_node_cannot_answer_for_others(federation, tmp_path):
         ready.set()
 
     ready = threading.Event()
-    record, rows, model = one_round(federation, tmp_path, [first, *[patient] * 4])
+    record, rows, model = one_round(federation, tmp_path, [first, *[patient] * 4], timeout=60)
     assert forger.guesses == 4 * 300
     assert forger.forged == 0
     assert_learnt(record, rows[1:], model)
@@ -130,7 +130,7 @@ def inflating(node, message):
     told = {"dtype": "float64", "shape": [2**30], "stype": "numpy.ndarray", "arraychunk_ids": [0] * 16_000}
     array = Made("Array", json.dumps(told).encode(), chunk)
     arrays = Made("ArrayRecord", json.dumps({"w": array.name}).encode(), array)
-    metrics = made_of(MetricRecord({"num-examples": 10}))
+    metrics = made_of(MetricRecord({"num-examples": 11}))
     records = Made("RecordDict", json.dumps({"a": arrays.name, "m": metrics.name}).encode(), arrays, metrics)
     reply = honest_reply(node, message)
     node.push(reply, *wrapped(reply, records))
@@ -185,7 +185,7 @@ def without_secret(node, message):
 BOMBS = {
     inflating: "bytes; at most",
     nested: "could not be read",
-    squared: "bytes beside the numbers of arrays; at most",
+    squared: "bytes; at most",
     long_key: "characters in a key; at most",
     not_a_message: "a bare ArrayRecord in place of a message",
     another_inside: "a reply in the name of node 77",
@@ -196,9 +196,10 @@ BOMBS = {
 def test_no_reply_outgrows_what_was_sent(federation, tmp_path):
     """Replies that are small to send and large to put together, or not what they seem, cost their nodes the round."""
     answers = [*BOMBS, *[honest()] * 5]
-    record, rows, model = one_round(federation, tmp_path, answers, memory=4 * GIB)
+    timeout = 60
+    record, rows, model = one_round(federation, tmp_path, answers, memory=4 * GIB, timeout=timeout)
     assert_learnt(record, rows[len(BOMBS) :], model)
     for (bomb, told), row in zip(BOMBS.items(), rows, strict=False):
         assert told in row.reason, bomb.__name__
         assert len(row.reason) < 300
-    assert record.seconds["round"] < 60
+    assert record.seconds["round"] < timeout

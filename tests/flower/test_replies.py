@@ -118,7 +118,7 @@ BAD_METRICS = {
     "missing metric": (with_metrics({"loss": None}), "miss 'loss'"),
     "list for a number": (with_metrics({"loss": [0.5]}), "a list of 1, expected one number"),
     "longer list": (with_metrics({"per-class": [0.5] * 3}), "a list of 3, expected a list of 2"),
-    "a million numbers": (with_metrics({"per-class": [0.5] * 10**6}), "bytes; at most"),
+    "a million numbers": (with_metrics({"per-class": [0.5] * 10**6}), "numbers in a list; at most"),
     **{name: REJECTED[name] for name in REJECTED if name.endswith("weight") or name == "nothing"},
     **{name: REJECTED[name] for name in ("exception", "silence", "cannot be inflated", "to a message never sent")},
     "two MetricRecords": (with_content(lambda c: c | {"more": MetricRecord({"loss": 1.0})}), "2 MetricRecords"),

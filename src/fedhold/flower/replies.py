@@ -21,7 +21,7 @@ from fedhold.flower.model import KINDS, WIDEST, Arrays, Model
 from fedhold.report import one_line
 
 STYPE = "numpy.ndarray"  # Flower's name for the one way of writing arrays that is accepted
-REASON = 300  # characters of a reason, whatever a client's keys and dtypes add to it
+REASON = 250  # characters of a reason, whatever a client's keys and dtypes add to it
 
 
 @dataclass(frozen=True)
