@@ -20,7 +20,7 @@ LOG_EVERY = 10.0  # seconds between two lines in the log while nodes are missing
 FIRST_PAUSE = 0.1  # seconds between the first two attempts to fetch a reply
 PAUSE = 3.0  # the most seconds between two of them, as in Flower
 WORKERS = 4  # replies that are fetched at the same time
-PATIENCE = 1.0  # seconds after which a step that hangs no longer keeps others waiting
+PATIENCE = 0.5  # seconds after which a step that hangs no longer keeps others waiting
 LAST_LOOK = 1.0  # seconds beyond the timeout in which a last look at every missing reply must end
 
 
@@ -129,6 +129,7 @@ def _collect(fetches: Sequence[Fetch], timeout: float, workers: int) -> list[Mes
         room = max(workers - len(busy), 0)
         for one in ready[:room]:
             one.since = now
+            busy.append(now + PATIENCE)
             threading.Thread(target=_run, args=(one, ended), daemon=True).start()
         waits = [end if now < end else end + LAST_LOOK, *(one.due for one in idle if one.due > now)]
         waits += busy if ready[room:] else []
