@@ -4,7 +4,7 @@ import io
 import pickle
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from flower_grid import SILENT, reply_with
 
@@ -82,6 +82,41 @@ def never_sent(_message, honest):
     return honest
 
 
+def without_secret(_message, honest):
+    honest.metadata.group_id = "0" * 32
+    return honest
+
+
+def forged_first(message, honest):
+    """Another's reply, which has all but the secret of the message, and then the node's own."""
+    forged = claims_much(message, honest)
+    forged.metadata.group_id = ""
+    return [forged, honest]
+
+
+def forged_error_first(message, honest):
+    forged = Message(Error(2, "it failed"), reply_to=message)
+    forged.metadata.group_id = "0" * 32
+    return [forged, honest]
+
+
+def many_names(records, entries):
+    """One record under many names: small to send, since Flower sends it once."""
+
+    def change(content):
+        one = MetricRecord({str(i): i for i in range(entries)})
+        return content | {f"more{i}": one for i in range(records)}
+
+    return with_content(change)
+
+
+def many_fields():
+    """The header of an array whose dtype has a long name."""
+    fields = ", ".join(f"('{i}', '<f4')" for i in range(3000))
+    text = f"{{'descr': [{fields}], 'fortran_order': False, 'shape': (3, 2), }}".encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
 def nested_header():
     return b"\x93NUMPY\x01\x00" + (8000).to_bytes(2, "little") + b"(" * 7999 + b"\n"
 
@@ -147,6 +182,16 @@ REJECTED = {
     "silence": (lambda *_: SILENT, "no reply"),
     "in the name of another": (in_the_name_of_another, "no reply"),
     "to a message never sent": (never_sent, "never sent"),
+    "without the secret": (without_secret, "lacks the secret"),
+    "thousands of records": (many_names(5000, 1), "records; at most 100"),
+    "thousands of entries": (many_names(1, 20_000), "entries in a record; at most 10,00"),
+    "one record many times": (many_names(90, 9000), "bytes; at most"),
+    "a key of 3 MB": (with_metrics({"k" * 3_000_000: 1}), "characters in a key; at most"),
+    "a name of 3 MB": (with_content(lambda c: c | {"k" * 3_000_000: ConfigRecord()}), "characters in the name"),
+    "a text of 200 kB": (with_content(lambda c: c | {"x": ConfigRecord({"t": "t" * 200_000})}), "characters in a text"),
+    "an array under a key of 900 kB": (with_arrays(lambda _: {"k" * 900_000: np.ones(1)}), "extra array"),
+    "a dtype of 3,000 fields": (with_arrays(raw(many_fields())), "no NumPy array"),
+    "a shape of 3,000 axes": (with_arrays(raw(shape=(1,) * 3000)), "declares"),
     "cannot be inflated": (lambda *_: ValueError("bad object"), "could not be read"),
 }
 # name -> (reply, what the row must say although the update counts)
@@ -157,6 +202,8 @@ REMARKED = {
     "huge metric": (with_metrics({"loss": 1e300}), "beyond"),
     "list metric": (with_metrics({"loss": [0.1, 0.2]}), "is a list of 2"),
     "huge weight": (claims_much, "capped"),
+    "forged first": (forged_first, "lacks the secret"),
+    "a forged error first": (forged_error_first, "lacks the secret"),
     "twice": (lambda _, honest: [honest, honest], "more than once"),
 }
 # name -> reply; a robust rule holds these down, and only the weight tells

@@ -7,7 +7,9 @@ import pytest
 
 LABORATORY = ("fedhold.lab", "fedhold.bench", "fedhold.cli")
 DOWNLOADERS = ("urllib.request", "requests", "httpx", "ftplib")
-FLOWER = "import flwr.app, flwr.serverapp, flwr.serverapp.strategy"
+FLOWER = (
+    "import flwr.app, flwr.serverapp, flwr.serverapp.strategy, flwr.superlink.grid"  # as a ServerApp's process has them
+)
 NVFLARE = "import nvflare.app_common.abstract.fl_model, nvflare.app_common.aggregators.model_aggregator"
 
 

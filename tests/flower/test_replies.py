@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedhold.audit.records import read
 from fedhold.flower import RobustStrategy
+from fedhold.flower.limits import Limits
 from fedhold.flower.model import Model
 from fedhold.flower.replies import read_replies
 from flower_grid import FIRST, LocalGrid, client_app, model
@@ -117,7 +118,7 @@ BAD_METRICS = {
     "missing metric": (with_metrics({"loss": None}), "miss 'loss'"),
     "list for a number": (with_metrics({"loss": [0.5]}), "a list of 1, expected one number"),
     "longer list": (with_metrics({"per-class": [0.5] * 3}), "a list of 3, expected a list of 2"),
-    "a million numbers": (with_metrics({"per-class": [0.5] * 10**6}), "bytes; at most"),
+    "a million numbers": (with_metrics({"per-class": [0.5] * 10**6}), "numbers in a list; at most"),
     **{name: REJECTED[name] for name in REJECTED if name.endswith("weight") or name == "nothing"},
     **{name: REJECTED[name] for name in ("exception", "silence", "cannot be inflated", "to a message never sent")},
     "two MetricRecords": (with_content(lambda c: c | {"more": MetricRecord({"loss": 1.0})}), "2 MetricRecords"),
@@ -190,7 +191,8 @@ def test_any_bytes_are_an_array_of_the_right_shape_or_a_reason(data, dtype):
             "m": MetricRecord({"num-examples": 5}),
         }
     )(message, message)
-    (got,) = read_replies([message], [reply], model=LIKE, weight_key="num-examples", limit=10**6, no_reply="no reply")
+    limits = Limits.of(LIKE)
+    (got,) = read_replies([message], [reply], model=LIKE, weight_key="num-examples", limits=limits, no_reply="no reply")
     if got.reason is None:
         assert got.arrays["w"].shape == (2, 3)
         assert got.arrays["w"].dtype.kind == "f"

@@ -1,6 +1,8 @@
 """Flower's names, in one place: where flwr has moved one of them, importing this module says so.
 
-All of them are public in flwr.
+Those of `flwr.app` and `flwr.serverapp` are public. The others are what Flower's own grid fetches replies with; they are the
+same in flwr 1.38 to 1.42. Fedhold needs them because that grid puts no limit on how long it waits for a reply, or on what it
+makes of one.
 """
 
 from __future__ import annotations
@@ -19,9 +21,21 @@ try:
     from flwr.app import MessageType as MessageType
     from flwr.app import MetricRecord as MetricRecord
     from flwr.app import RecordDict as RecordDict
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest as ConfirmMessageReceivedRequest
+    from flwr.proto.message_pb2 import ObjectTree as ObjectTree
+    from flwr.proto.message_pb2 import PullObjectRequest as PullObjectRequest
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest as PullAppMessagesRequest
     from flwr.serverapp import Grid as Grid
     from flwr.serverapp.strategy import FedAvg as FedAvg
     from flwr.serverapp.strategy import Result as Result
+    from flwr.supercore.inflatable.inflatable_object import get_object_body as get_object_body
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_object_head_values_from_object_content as get_object_head_values_from_object_content,
+    )
+    from flwr.supercore.inflatable.inflatable_object import iterate_object_tree as iterate_object_tree
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents as inflate_object_from_contents
+    from flwr.superlink.grid import HttpGrid as HttpGrid
+    from httpx import HTTPStatusError as HTTPStatusError
 except ImportError as problem:
     try:
         met = f"flwr {version('flwr')}"

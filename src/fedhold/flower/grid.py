@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import secrets
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from fedhold.flower.api import Error, Grid, Message, flower_log
+from fedhold.flower.api import Grid, HttpGrid, Message, flower_log
+from fedhold.flower.fetch import Fetch, Step, error_reply, fetch_from
+from fedhold.flower.limits import Limits
 
 POLL = 1.0  # seconds between two questions to the grid about its nodes
 LOG_EVERY = 10.0  # seconds between two lines in the log while nodes are missing
-PAUSE = 3.0  # the most seconds between two attempts to fetch replies, as in Flower
-UNREADABLE = 4  # Flower's code for a reply that is not to be had
-NETWORK = {"grpc", "httpcore", "httpx", "requests"}  # errors from these packages are the network's, not a reply's
+FIRST_PAUSE = 0.1  # seconds between the first two attempts to fetch a reply
+PAUSE = 3.0  # the most seconds between two of them, as in Flower
+WORKERS = 4  # replies that are fetched at the same time
+PATIENCE = 0.5  # seconds after which a step that hangs no longer keeps others waiting
+LAST_LOOK = 1.0  # seconds beyond the timeout in which a last look at every missing reply must end
 
 
 def sample_size(nodes: int, fraction: float, least: int) -> int:
@@ -54,45 +62,100 @@ def sample(nodes: Sequence[int], size: int, rng: np.random.Generator) -> list[in
     return [nodes[i] for i in sorted(rng.choice(len(nodes), size, replace=False))] if size else []
 
 
-def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message]:
+def exchange(grid: Grid, messages: Sequence[Message], timeout: float, limits: Limits) -> list[Message]:
     """Send the messages, and collect replies until all have arrived or `timeout` seconds have passed.
 
-    This replaces `grid.send_and_receive`, which one bad reply can end together with the run: Flower decodes whatever bytes a
-    node stored, and raises where it cannot. Here replies are fetched one by one, so that only the reply of this node is
-    lost. It becomes an error reply; so does a message that could not be delivered.
+    This replaces `grid.send_and_receive`, which one bad reply can hold up or end together with the run. Here every reply is
+    fetched on its own, beside the others; when time is up, every node that is still missing gets a last look, for which there
+    is another second. A reply that cannot be used becomes an error reply of its node; so does a message that could not be
+    delivered.
+
+    Each message gets a secret, as its group id: a node copies it to its reply without knowing, and it makes the id of the
+    message one that nobody can guess. So only the node that was asked can reply.
+
+    grid       the grid
+    messages   one per node
+    timeout    the seconds to wait
+    limits     the most that one reply may hold
     """
     messages = list(messages)
     if not messages:
         return []
+    for message in messages:
+        message.metadata.group_id = f"{message.metadata.group_id}{secrets.token_hex(16)}"
     ids = list(grid.push_messages(messages))
     ids += [""] * (len(messages) - len(ids))
-    waiting = {str(name): message for name, message in zip(ids, messages, strict=True) if name}
-    replies = [
-        Message(Error(UNREADABLE, "the message could not be delivered"), reply_to=message)
-        for name, message in zip(ids, messages, strict=True)
-        if not name
-    ]
-    end, pause = time.monotonic() + timeout, 0.1
-    while waiting:
-        for name in list(waiting):
-            got = _fetch(grid, name, waiting[name])
-            replies.extend(got)
-            if any(reply.metadata.reply_to_message_id == name for reply in got):
-                del waiting[name]
-        left = end - time.monotonic()
-        if left <= 0 or not waiting:
+    asked = list(zip(ids, messages, strict=True))
+    fetches = [fetch_from(grid, str(name), message, limits) for name, message in asked if name]
+    undelivered = [error_reply(message, "the message could not be delivered") for name, message in asked if not name]
+    # Flower's grid is made for several threads; of others it is not known, so that theirs wait for each other if they can.
+    return undelivered + _collect(fetches, timeout, WORKERS if isinstance(grid, HttpGrid) else 1)
+
+
+@dataclass(eq=False)
+class _Open:
+    """A fetch that has not come to its end.
+
+    fetch   the fetch
+    due     when to go on with it, on the clock of time.monotonic
+    pause   the seconds to wait after a step that brought nothing
+    since   when the step under way began; None where none is
+    """
+
+    fetch: Fetch
+    due: float
+    pause: float = FIRST_PAUSE
+    since: float | None = None
+
+
+def _collect(fetches: Sequence[Fetch], timeout: float, workers: int) -> list[Message]:
+    """The replies that the fetches bring until all are done, or time is up and each has had a last look.
+
+    Steps run in daemon threads, one per step: one that hangs is left alone, holds up nobody and ends with the process. It
+    counts as one of the `workers` for PATIENCE seconds only, so that any number of them leaves room for others.
+    """
+    began = time.monotonic()
+    end = began + timeout
+    left, given_up = [_Open(fetch, began) for fetch in fetches], list[_Open]()
+    ended: SimpleQueue[tuple[_Open, Step | BaseException]] = SimpleQueue()
+    replies: list[Message] = []
+    while left:
+        now = time.monotonic()
+        if now >= end + LAST_LOOK:
             break
-        time.sleep(min(pause, left))
-        pause = min(2 * pause, PAUSE)
-    return replies
+        idle = [one for one in left if one.since is None]
+        ready = sorted((one for one in idle if one.due <= now or now >= end), key=lambda one: one.due)
+        busy = [one.since + PATIENCE for one in left if one.since is not None and one.since + PATIENCE > now]
+        room = max(workers - len(busy), 0)
+        for one in ready[:room]:
+            one.since = now
+            busy.append(now + PATIENCE)
+            threading.Thread(target=_run, args=(one, ended), daemon=True).start()
+        waits = [end if now < end else end + LAST_LOOK, *(one.due for one in idle if one.due > now)]
+        waits += busy if ready[room:] else []
+        try:
+            one, outcome = ended.get(timeout=max(min(waits) - now, 0.0))
+        except Empty:
+            continue
+        if isinstance(outcome, BaseException):
+            raise outcome
+        replies += outcome.replies
+        if outcome.done:
+            left.remove(one)
+            continue
+        if one.since is not None and one.since >= end and not outcome.moved:  # that was its last look
+            left.remove(one)
+            given_up.append(one)
+            continue
+        one.since, one.due = None, time.monotonic() + (0.0 if outcome.moved else one.pause)
+        one.pause = FIRST_PAUSE if outcome.moved else min(2 * one.pause, PAUSE)
+    return replies + [reply for one in given_up + left for reply in one.fetch.unfinished()]
 
 
-def _fetch(grid: Grid, name: str, message: Message) -> list[Message]:
-    """The replies that have arrived for the message with this id; an error reply where they cannot be decoded."""
+def _run(one: _Open, ended: SimpleQueue[tuple[_Open, Step | BaseException]]) -> None:
+    """Do a step, and hand over what it came to, errors too: they are for the thread that waits."""
     try:
-        return list(grid.pull_messages([name]))
-    except Exception as problem:  # a liar chooses the bytes, and so what the decoder raises
-        if isinstance(problem, OSError) or type(problem).__module__.partition(".")[0] in NETWORK:
-            raise
-        reason = f"the reply could not be read: {type(problem).__name__}: {problem}"
-        return [Message(Error(UNREADABLE, reason), reply_to=message)]
+        outcome: Step | BaseException = one.fetch.step()
+    except BaseException as problem:
+        outcome = problem
+    ended.put((one, outcome))

@@ -14,11 +14,14 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from fedhold.flower.api import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from fedhold.flower.api import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from fedhold.flower.fetch import is_genuine
+from fedhold.flower.limits import ENTRIES, KEY, NUMBERS, RECORDS, TEXT, BadReplyError, Limits, refuse_beyond
 from fedhold.flower.model import KINDS, WIDEST, Arrays, Model
 from fedhold.report import one_line
 
 STYPE = "numpy.ndarray"  # Flower's name for the one way of writing arrays that is accepted
+REASON = 250  # characters of a reason, whatever a client's keys and dtypes add to it
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,13 @@ class _Header:
     length: int
 
 
-class _BadReplyError(Exception):
-    """A reply cannot be used; the text is the reason."""
-
-
 def read_replies(
     sent: Sequence[Message],
     replies: Iterable[Message],
     *,
     model: Model | None,
     weight_key: str,
-    limit: int,
+    limits: Limits,
     no_reply: str,
 ) -> list[Reply]:
     """One Reply for every node that was asked, by rising node id, then one for every other node that sent something.
@@ -76,10 +75,10 @@ def read_replies(
     replies     what came back
     model       the model that was sent, where arrays must come back; None in evaluation
     weight_key  the name of the metric that holds the number of samples
-    limit       the most bytes of a reply; larger ones are rejected before any of their arrays is decoded
+    limits      the most that a reply may hold; one that holds more is rejected before any of its arrays is decoded
     no_reply    the reason for nodes from which nothing came
     """
-    asked = {message.metadata.dst_node_id for message in sent}
+    asked = {message.metadata.dst_node_id: message for message in sent}
     by_message = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
     by_message.pop("", None)  # a grid may give messages no ids; then all there is to go by is the sender a reply names
     answers: dict[int, Message] = {}
@@ -93,19 +92,21 @@ def read_replies(
             remarks[node] = "replied more than once; the first reply counts"
         elif not reply.has_error() and source != node:  # error replies may come from the SuperLink itself
             remarks[source] = f"replied in the name of node {node}"
+        elif not is_genuine(reply, asked[node]):
+            remarks[node] = "a reply in its name lacks the secret of the message"
         else:
             answers[node] = reply
     read = []
     for node in sorted(asked):
         if node in answers:
-            answer = _read(node, answers[node], model, weight_key, limit)
+            answer = _read(node, answers[node], model, weight_key, limits)
         else:
             answer = Reply(node, reason=remarks.pop(node, no_reply))
         read.append(replace(answer, remark=remarks.get(node)))
-    return read + [Reply(node, reason=remarks[node]) for node in sorted(remarks.keys() - asked)]
+    return read + [Reply(node, reason=remarks[node]) for node in sorted(remarks.keys() - asked.keys())]
 
 
-def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit: int) -> Reply:
+def _read(node: int, reply: Message, model: Model | None, weight_key: str, limits: Limits) -> Reply:
     """The reply of one node; the parameters are those of read_replies()."""
     if reply.has_error():
         return Reply(node, reason=f"error {reply.error.code}: {one_line(reply.error.reason or 'without a reason')}")
@@ -114,9 +115,7 @@ def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit
     claimed: Any = None
     try:
         content = reply.content
-        size = sum(map(_size, content.values()))
-        if size > limit:
-            raise _BadReplyError(f"{size:,} bytes; at most {limit:,} are accepted")
+        _check_size(content, limits)
         key = _only(content, MetricRecord)
         metrics = dict(content[key].items())
         claimed = metrics.pop(weight_key, None)
@@ -130,38 +129,53 @@ def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit
             key=key,
             content=content,
         )
-    except _BadReplyError as problem:
-        return Reply(node, reason=str(problem), claimed=_reported(claimed))
+    except BadReplyError as problem:
+        return Reply(node, reason=one_line(problem, REASON), claimed=_reported(claimed))
 
 
-def _size(record: object) -> int:
-    """About how many bytes a record has, keys included. Nothing is decoded to find out."""
-    if isinstance(record, ArrayRecord):
-        return sum(len(key) + len(array.data) for key, array in record.items())
-    assert isinstance(record, MetricRecord | ConfigRecord)
+def _check_size(content: RecordDict, limits: Limits) -> None:
+    """Refuse a reply as soon as it is seen to pass a limit; nothing is decoded to find out.
+
+    It stops there because a node may put one large record under many names, which is small to send and long to add up.
+    """
+    refuse_beyond(RECORDS, len(content), "records")
     total = 0
-    for key, value in record.items():
-        values = value if isinstance(value, list) else [value]
-        total += len(key) + sum(len(one) if isinstance(one, str | bytes) else 8 for one in values)
-    return total
+    for name, record in content.items():
+        refuse_beyond(KEY, len(name), "characters in the name of a record")
+        refuse_beyond(ENTRIES + limits.arrays, len(record), "entries in a record")
+        for key, value in record.items():
+            if not isinstance(value, Array):  # keys of arrays must be the model's, however long these are
+                refuse_beyond(KEY, len(key), "characters in a key")
+            total += len(key) + (len(value.data) if isinstance(value, Array) else _size(value))
+            refuse_beyond(limits.total, total, "bytes")
+
+
+def _size(value: object) -> int:
+    """About how many bytes an entry of a metric or config record has."""
+    if isinstance(value, list):
+        refuse_beyond(NUMBERS, len(value), "numbers in a list")
+        return sum(map(_size, value)) if value and isinstance(value[0], str | bytes) else 8 * len(value)
+    if isinstance(value, str):
+        refuse_beyond(TEXT, len(value), "characters in a text")
+    return len(value) if isinstance(value, str | bytes) else 8
 
 
 def _only(content: RecordDict, sort: type[Any]) -> str:
     """The key of the one record of this type; none or several are a bad reply."""
     keys = [key for key, record in content.items() if isinstance(record, sort)]
     if len(keys) != 1:
-        raise _BadReplyError(f"{len(keys) or 'no'} {sort.__name__}{'s' if len(keys) > 1 else ''}, expected one")
+        raise BadReplyError(f"{len(keys) or 'no'} {sort.__name__}{'s' if len(keys) > 1 else ''}, expected one")
     return keys[0]
 
 
 def _samples(claimed: object, key: str) -> float:
     """The claimed number of samples as a float above 0; anything else is a bad reply."""
     if claimed is None:
-        raise _BadReplyError(f"no metric {key!r}")
+        raise BadReplyError(f"no metric {key!r}")
     if isinstance(claimed, bool) or not isinstance(claimed, int | float):
-        raise _BadReplyError(f"{key!r} is a {type(claimed).__name__}, expected one number")
+        raise BadReplyError(f"{key!r} is a {type(claimed).__name__}, expected one number")
     if not (math.isfinite(claimed) and claimed > 0):
-        raise _BadReplyError(f"{key!r} is {claimed}: not a positive number")
+        raise BadReplyError(f"{key!r} is {claimed}: not a positive number")
     return float(claimed)
 
 
@@ -176,10 +190,10 @@ def _arrays(record: ArrayRecord, model: Model) -> Arrays:
     """The arrays of a record that has the keys, shapes and kinds of dtype of the model."""
     for key in model.arrays:
         if key not in record:
-            raise _BadReplyError(f"misses array {one_line(repr(key))}")
+            raise BadReplyError(f"misses array {one_line(repr(key))}")
     for key in record:
         if key not in model.arrays:
-            raise _BadReplyError(f"has an extra array {one_line(repr(key))}")
+            raise BadReplyError(f"has an extra array {one_line(repr(key))}")
     return {key: _array(record[key], array, one_line(repr(key))) for key, array in model.arrays.items()}
 
 
@@ -191,27 +205,27 @@ def _array(sent: Array, like: NDArray[Any], name: str) -> NDArray[Any]:
     name  the key, fit for printing
     """
     if sent.stype != STYPE:
-        raise _BadReplyError(f"array {name} is serialised as {one_line(repr(sent.stype))}, expected {STYPE!r}")
+        raise BadReplyError(f"array {name} is serialised as {one_line(repr(sent.stype))}, expected {STYPE!r}")
     header = _header(sent.data, name)
     shape, dtype, size = header.shape, header.dtype, len(sent.data) - header.length
     if tuple(sent.shape) != shape or sent.dtype != str(dtype):
-        raise _BadReplyError(
+        raise BadReplyError(
             f"array {name} declares {one_line(sent.dtype)}{one_line(str(tuple(sent.shape)))}, its bytes hold {dtype}{shape}"
         )
     if shape != like.shape:
-        raise _BadReplyError(f"array {name} has shape {shape}, expected {like.shape}")
+        raise BadReplyError(f"array {name} has shape {shape}, expected {like.shape}")
     # A client may compute in wider or narrower floats than the model's; integers and bools must have the model's dtype.
     same = dtype.kind == like.dtype.kind and (dtype.kind == "f" or dtype.newbyteorder("=") == like.dtype)
     if not same or dtype.itemsize > WIDEST:
         expected = "floats" if like.dtype.kind == "f" else f"{KINDS[like.dtype.kind]}s of {like.dtype}"
-        raise _BadReplyError(f"array {name} has dtype {one_line(str(dtype))}, expected {expected}")
+        raise BadReplyError(f"array {name} has dtype {one_line(str(dtype))}, expected {expected}")
     if size != like.size * dtype.itemsize:
-        raise _BadReplyError(f"array {name} has {size} bytes for {like.size} numbers of {dtype}")
+        raise BadReplyError(f"array {name} has {size} bytes for {like.size} numbers of {dtype}")
     if like.size == 0:
         return np.empty(shape, dtype)
     array = np.frombuffer(sent.data, dtype, offset=header.length)
     if dtype.itemsize > like.dtype.itemsize and (np.isfinite(array) & (np.abs(array) > np.finfo(like.dtype).max)).any():
-        raise _BadReplyError(f"array {name} has numbers beyond {like.dtype}")
+        raise BadReplyError(f"array {name} has numbers beyond {like.dtype}")
     return array.reshape(shape, order="F" if header.fortran else "C")
 
 
@@ -221,7 +235,7 @@ def _header(data: bytes, name: str) -> _Header:
     try:
         return _parsed(data[:length])
     except Exception as problem:  # a liar chooses these bytes, and so what the parser raises
-        raise _BadReplyError(f"array {name} is no NumPy array: {one_line(str(problem))}") from None
+        raise BadReplyError(f"array {name} is no NumPy array: {one_line(str(problem))}") from None
 
 
 @lru_cache(

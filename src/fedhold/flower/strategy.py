@@ -26,6 +26,7 @@ from fedhold.flower.api import (
 )
 from fedhold.flower.averages import average_metrics
 from fedhold.flower.grid import exchange, sample, sample_size, wait_for_nodes
+from fedhold.flower.limits import Limits
 from fedhold.flower.model import Model
 from fedhold.flower.quarantine import Quarantine, offenders
 from fedhold.flower.replies import Reply, read_replies
@@ -38,7 +39,6 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 # Each purpose that needs random numbers has a stream of its own, so that none depends on how many the others drew.
 SAMPLE_TO_TRAIN, SAMPLE_TO_EVALUATE, AGGREGATE = range(3)
 SEED_BITS = 128
-SPARE = 2**20  # bytes of a reply beside its numbers: metrics, keys, headers
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,8 @@ class RobustStrategy(FedAvg):
             flower_log.info("[ROUND %d/%d]", t, num_rounds)
             arrays = state.model.record()
             messages = list(self.configure_train(t, arrays, train_config, grid))
-            moved, trained = self.aggregate_train(t, exchange(grid, messages, timeout))
+            limits = Limits.of(state.model, self.max_reply_bytes)
+            moved, trained = self.aggregate_train(t, exchange(grid, messages, timeout, limits))
             state.round = t
             if moved is not None:
                 arrays, state.model = moved, Model.of(moved)
@@ -241,7 +242,7 @@ class RobustStrategy(FedAvg):
             except TimeoutError:  # too few nodes are left to evaluate, but the training was sound and must not be lost
                 self._write(state)
                 raise
-            _add_metrics(state, "evaluate", self.aggregate_evaluate(t, exchange(grid, messages, timeout)))
+            _add_metrics(state, "evaluate", self.aggregate_evaluate(t, exchange(grid, messages, timeout, limits)))
             _evaluate_on_server(state, evaluate_fn)
             self._write(state)
         result = state.result()
@@ -347,13 +348,12 @@ class RobustStrategy(FedAvg):
         return [Message(content=record, message_type=kind, dst_node_id=node) for node in nodes]
 
     def _read(self, sent: list[Message], replies: Iterable[Message], model: Model, *, with_arrays: bool) -> list[Reply]:
-        limit = 4 * model.nbytes + SPARE if self.max_reply_bytes is None else self.max_reply_bytes
         return read_replies(
             sent,
             replies,
             model=model if with_arrays else None,
             weight_key=self.weighted_by_key,
-            limit=limit,
+            limits=Limits.of(model, self.max_reply_bytes),
             no_reply=self._no_reply,
         )
 

@@ -1,5 +1,6 @@
 """The server: RobustStrategy with all it writes."""
 
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     folder = Path(str(config["folder"]))
+    if config["memory"]:
+        resource.setrlimit(resource.RLIMIT_AS, (int(config["memory"]),) * 2)
     strategy = RobustStrategy(
         audit=folder / "audit.jsonl",
         checkpoint=folder / "checkpoint",
@@ -23,5 +26,6 @@ def main(grid: Grid, context: Context) -> None:
         min_available_nodes=int(config["min-nodes"]),
     )
     start = ArrayRecord({"w": Array(np.zeros(TRUTH.size))})
-    result = strategy.resume(grid, start, num_rounds=int(config["num-server-rounds"]))
+    rounds, timeout = int(config["num-server-rounds"]), float(config["timeout"])
+    result = strategy.resume(grid, start, num_rounds=rounds, timeout=timeout)
     np.save(folder / "model.npy", result.arrays["w"].numpy())

@@ -1,0 +1,149 @@
+"""Exchanging messages with a grid: deadlines, secrets, and what a reply may come to before it is put together."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+from fedhold.flower.fetch import check_inflated
+from fedhold.flower.grid import exchange
+from fedhold.flower.limits import BadReplyError, Limits
+from fedhold.flower.strategy import RobustStrategy
+from flower_grid import FIRST, SILENT, LocalGrid, client_app, model
+from flower_nodes import Made, made_of
+
+LIMITS = Limits(total=10**6, arrays=4)
+
+
+def messages(grid):
+    strategy = RobustStrategy(min_available_nodes=1, min_train_nodes=1)
+    return list(strategy.configure_train(1, model(), ConfigRecord(), grid))
+
+
+def senders(replies):
+    return sorted(reply.metadata.src_node_id - FIRST for reply in replies if not reply.has_error())
+
+
+class StallingGrid(LocalGrid):
+    """A grid that does not return from asking for the replies of some nodes, for a minute at least."""
+
+    def __init__(self, m, stalling):
+        super().__init__(client_app(), m)
+        self.stalling, self.forever = {FIRST + i for i in stalling}, threading.Event()
+
+    def push_messages(self, messages):
+        names = super().push_messages(messages)
+        nodes = (message.metadata.dst_node_id for message in messages)
+        self.held = {name for name, node in zip(names, nodes, strict=True) if node in self.stalling}
+        return names
+
+    def pull_messages(self, message_ids):
+        if self.held.intersection(message_ids):
+            self.forever.wait(60)
+        return super().pull_messages(message_ids)
+
+
+def test_the_timeout_holds_whoever_stalls():
+    """Half of the nodes hold up a thread each; the others' replies are all there when time is up, and little later."""
+    grid = StallingGrid(10, range(0, 10, 2))
+    began = time.monotonic()
+    replies = exchange(grid, messages(grid), 8.0, LIMITS)
+    assert 8 <= time.monotonic() - began < 11
+    assert senders(replies) == [1, 3, 5, 7, 9]
+    grid.forever.set()
+
+
+def test_a_reply_in_the_last_moment_counts():
+    """The pauses between two questions grow to seconds; when time is up, everyone is asked once more."""
+    grid = LocalGrid(client_app(), 3, {1: lambda *_: SILENT})
+    sent = messages(grid)
+
+    def answer():
+        del grid.bad[1]
+        grid.replies[sent[1].metadata.message_id] = [grid._answer(sent[1])]
+
+    threading.Timer(2.6, answer).start()  # questions come after .1, .3, .7, 1.5 and 3.1 seconds
+    began = time.monotonic()
+    replies = exchange(grid, sent, 3.0, LIMITS)
+    assert time.monotonic() - began < 5
+    assert senders(replies) == [0, 1, 2]
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process():
+    code = """
+import sys, threading
+sys.path[:0] = sys.argv[1:]
+from fedhold.flower.grid import exchange
+from test_grid import LIMITS, StallingGrid, messages
+grid = StallingGrid(2, [0])
+print(len(exchange(grid, messages(grid), 1.0, LIMITS)), flush=True)
+"""
+    here = Path(__file__).parent
+    began = time.monotonic()
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(here), str(here.parent)], capture_output=True, text=True, timeout=50
+    )
+    assert run.stdout == "1\n", run.stderr
+    assert run.returncode == 0
+    assert time.monotonic() - began < 40
+
+
+def test_every_message_has_a_secret_of_its_own():
+    grid = LocalGrid(client_app(), 10)
+    sent = messages(grid)
+    sent[0].metadata.group_id = "mine"
+    exchange(grid, sent, 1.0, LIMITS)
+    secrets = {message.metadata.group_id for message in sent}
+    assert len(secrets) == 10
+    assert min(map(len, secrets)) == 32
+    assert sent[0].metadata.group_id.startswith("mine")
+
+
+def test_an_error_of_the_network_is_not_a_nodes():
+    class Gone(LocalGrid):
+        def pull_messages(self, message_ids):
+            raise ConnectionRefusedError(str(message_ids))
+
+    grid = Gone(client_app(), 3)
+    with pytest.raises(ConnectionRefusedError):
+        exchange(grid, messages(grid), 1.0, LIMITS)
+
+
+# What a reply comes to
+
+
+def test_an_honest_reply_is_within_the_limits():
+    """Arrays with equal contents are sent once, whole or in parts; large ones are sent in several."""
+    rng = np.random.default_rng(0)
+    arrays = {f"layer{i}": Array(np.zeros(100)) for i in range(1000)} | {"w": Array(rng.random(2 * 10**6))}
+    record = RecordDict({"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})})
+    objects = get_all_nested_objects(record)
+    limits = Limits(4 * sum(len(array.data) for array in arrays.values()) + 2**20, len(arrays))
+    check_inflated({name: one.deflate() for name, one in objects.items()}, limits)
+    assert len(objects) < limits.objects
+    assert sum(len(one.deflate()) for one in objects.values()) < limits.sent
+
+
+def array_of(chunk, times):
+    told = {"dtype": "float64", "shape": [1], "stype": "numpy.ndarray", "arraychunk_ids": [0] * times}
+    return Made("Array", json.dumps(told).encode(), chunk)
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (array_of(Made("ArrayChunk", bytes(1000)), 10**5), "bytes; at most 1,000,000"),
+        (made_of(MetricRecord({"x": [1] * 2 * 10**6})), "bytes beside the numbers of arrays; at most"),
+    ],
+    ids=["a chunk many times", "two million numbers"],
+)
+def test_what_inflates_is_refused_before(made, told):
+    with pytest.raises(BadReplyError, match=told):
+        check_inflated(made.contents(), LIMITS)
