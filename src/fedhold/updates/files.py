@@ -361,7 +361,7 @@ def save_update(value: Any, path: str | os.PathLike[str]) -> None:
                 f"dtype {part.dtype} at [{name!r}] cannot be saved. Pass an array, or a dict of arrays by name, of floats "
                 f"or integers: {listed(NAMES[code] for code in NAMES)}."
             )
-    with whole_file(path, sync=True) as file:
+    with whole_file(path) as file:
         if suffix == ".npy":
             header = {"descr": _code(parts[""]), "fortran_order": False, "shape": parts[""].shape}
             np.lib.format.write_array_header_1_0(file, header)
