@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -330,25 +329,21 @@ def test_a_folder_that_is_written_anew_is_looked_at_once_more_and_not_once_per_f
     assert sum(told) <= 3 * rows.nbytes
 
 
-def test_a_file_that_is_being_written_to_is_not_trusted(tmp_path):
-    """Two changes within one tick of the file system's clock look like one, so that a file must rest for a moment."""
+def test_a_file_that_is_being_written_to_is_not_trusted(tmp_path, monkeypatch):
+    """Two changes within one tick of the file system's clock look like one, so that a file must rest for a tick."""
     store(tmp_path, honest_updates(9, D))
-    path, stop = tmp_path / "client004.npy", threading.Event()
+    waited = []
 
-    def write_again_and_again():
-        with path.open("r+b") as file:
-            while not stop.is_set():
-                file.seek(-8, os.SEEK_END)
-                file.write(np.float64(1).tobytes())
-                file.flush()
+    def write_meanwhile(seconds):
+        waited.append(seconds)
+        if len(waited) == 5:
+            with (tmp_path / "client004.npy").open("ab") as file:
+                file.write(b"more")
 
-    writer = threading.Thread(target=write_again_and_again)
-    writer.start()
-    try:
-        result = aggregate(tmp_path)
-    finally:
-        stop.set()
-        writer.join()
+    monkeypatch.setattr(fedhold.updates.files, "TICK", 10**12)  # All files are younger than that.
+    monkeypatch.setattr(fedhold.updates.files.time, "sleep", write_meanwhile)
+    result = aggregate(tmp_path)
+    assert waited == [1000.0] * 9
     assert result.clients.with_status("rejected") == [4]
     assert "it is being written to" in result.clients[4].reason
 
