@@ -2,12 +2,25 @@
 
 import io
 import json
+import os
 import pickle
+import signal
+import subprocess
+import sys
+import threading
+import zipfile
 
 import numpy as np
 import pytest
 
-from fedhold.storage import Checkpoint, DamagedCheckpointError, read_checkpoint, whole_file, write_checkpoint
+from fedhold.storage import (
+    Checkpoint,
+    DamagedCheckpointError,
+    read_checkpoint,
+    whole_file,
+    write_checkpoint,
+    write_whole,
+)
 
 KIND = "test run"
 ARRAYS = {"w": np.arange(3, dtype=np.float32), "steps": np.array(7), "none": np.empty((0, 2))}
@@ -53,7 +66,10 @@ def test_the_header_names_program_kind_and_format(path):
 def test_no_damage_goes_unnoticed(path):
     """Whatever byte changes, and wherever the file ends: the same contents, or one error with a remedy."""
     data = path.read_bytes()
-    changed = [data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :] for at in range(len(data))]
+    changed = [data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :] for at in range(len(data))]
+    entries = [at for at in range(len(data)) if data.startswith(b"PK\x01\x02", at)]  # of the zip file's directory
+    changed += [data[: at + 8] + b"\x01" + data[at + 9 :] for at in entries]  # "encrypted"
+    changed += [data[: at + 10] + b"\x63" + data[at + 11 :] for at in entries]  # an unknown method of compression
     complaints = []
     for damaged in [*changed, *(data[:at] for at in range(len(data)))]:
         path.write_bytes(damaged)
@@ -62,7 +78,22 @@ def test_no_damage_goes_unnoticed(path):
         except DamagedCheckpointError as problem:
             complaints.append(str(problem))
     assert len(complaints) > 1.5 * len(data)
+    # All that zipfile raises is told in the same words, also what it has no error of its own for.
+    assert {"BadZipFile", "NotImplementedError", "RuntimeError"} <= {
+        complaint.partition("(")[2].partition(":")[0] for complaint in complaints
+    }
     assert all("Put back a copy of it, or delete it" in complaint for complaint in complaints)
+
+
+def test_a_checkpoint_that_would_inflate_is_damaged(path):
+    """We write numbers as they are. A compressed member could be a thousand times as large as the file."""
+    with zipfile.ZipFile(path) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    with pytest.raises(DamagedCheckpointError, match="compressed"):
+        read_checkpoint(path, KIND)
 
 
 def test_no_pickle_is_loaded(path):
@@ -107,7 +138,7 @@ def test_what_cannot_be_read_back_is_not_written(path):
 
 def test_whoever_fails_while_writing_leaves_the_old_file(path):
     def fail():
-        with whole_file(path, sync=True) as file:
+        with whole_file(path) as file:
             file.write(b"half of ")
             raise KeyboardInterrupt
 
@@ -115,6 +146,116 @@ def test_whoever_fails_while_writing_leaves_the_old_file(path):
         fail()
     holds_what_was_written(path)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+# Several writers at once
+
+CONTENTS = [bytes([letter]) * (50_000 * letter) for letter in (1, 2, 3)]
+
+
+def test_threads_that_write_one_file_never_mix(tmp_path):
+    path, failures = tmp_path / "result.npy", list[Exception]()
+    write_whole(path, CONTENTS[0])
+
+    def write(content):
+        try:
+            for _ in range(20):
+                write_whole(path, content, sync=False)
+        except Exception as problem:
+            failures.append(problem)
+
+    writers = [threading.Thread(target=write, args=(content,)) for content in 2 * CONTENTS]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert path.read_bytes() in CONTENTS
+    assert failures == []
+    assert path.read_bytes() in CONTENTS
+    assert os.listdir(tmp_path) == ["result.npy"]
+
+
+WRITER = """
+import os, sys
+from pathlib import Path
+from fedhold.storage import whole_file
+os.getpid = lambda: 7  # as the first process of each of two containers may have it
+path, letter, count = Path(sys.argv[1]), sys.argv[2].encode(), int(sys.argv[3])
+for _ in range(200):
+    with whole_file(path, sync=False) as file:
+        for _ in range(count):
+            file.write(letter * 1000)
+            file.flush()
+"""
+
+
+def test_containers_with_the_same_process_number_never_mix(tmp_path):
+    path = tmp_path / "result.npy"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, path, letter, str(count)], stderr=subprocess.PIPE)
+        for letter, count in (("a", 5), ("b", 9))
+    ]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            seen.add(path.read_bytes())
+    told = [writer.communicate(timeout=60)[1] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0], told
+    assert seen <= {b"a" * 5000, b"b" * 9000}
+    assert os.listdir(tmp_path) == ["result.npy"]
+
+
+BEGINNER = """
+import sys, time
+from pathlib import Path
+from fedhold.storage import whole_file
+with whole_file(Path(sys.argv[1])) as file:
+    file.write(b"half")
+    file.flush()
+    print("begun", flush=True)
+    sys.stdin.read()
+"""
+
+
+def begin_to_write(path):
+    """A process that has written half of a file, and goes on when its standard input is closed."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", BEGINNER, path], **pipes)
+    assert process.stdout.readline() == b"begun\n"
+    return process
+
+
+def write_in_a_new_process(path):
+    code = "import sys; from pathlib import Path; from fedhold.storage import write_whole; "
+    subprocess.run([sys.executable, "-c", code + "write_whole(Path(sys.argv[1]), b'all')", path], check=True)
+
+
+def test_what_a_killed_process_left_behind_is_removed(tmp_path):
+    killed, alive = begin_to_write(tmp_path / "killed.npy"), begin_to_write(tmp_path / "alive.npy")
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=30)
+    assert len(os.listdir(tmp_path)) == 2
+    os.mkfifo(tmp_path / f".x.{'0' * 32}.tmp")  # Whoever opened it to write would wait for ever.
+    (tmp_path / ".mine.tmp").touch()
+    write_in_a_new_process(tmp_path / "other.npy")
+    being_written, *others = sorted(os.listdir(tmp_path))
+    assert being_written.startswith(".alive.npy.")
+    assert others == [".mine.tmp", f".x.{'0' * 32}.tmp", "other.npy"]
+    alive.communicate(timeout=30)
+    assert alive.returncode == 0
+    assert (tmp_path / "alive.npy").read_bytes() == b"half"
+
+
+def test_a_link_in_the_place_of_the_file_is_replaced_and_not_followed(tmp_path):
+    (tmp_path / "target").write_bytes(b"precious")
+    (tmp_path / "file").symlink_to("target")
+    write_whole(tmp_path / "file", b"new")
+    assert (tmp_path / "target").read_bytes() == b"precious"
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path):
+    write_whole(tmp_path / ("ü" * 127), b"new")
+    assert len(os.listdir(tmp_path)) == 1
 
 
 # The laboratory's runs

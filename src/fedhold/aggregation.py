@@ -22,6 +22,7 @@ from fedhold.updates import (
     ALL_PAIRS,
     Admission,
     Columnwise,
+    DamagedFileError,
     FirstLook,
     Updates,
     Wanted,
@@ -84,16 +85,22 @@ def aggregate(
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
     generator = _generator(rng)
-    admission = past_damaged_files(
-        opened(updates),
-        lambda given: admit(given, samples, sample_cap, like, partial(_wanted, stages)),
-    )
-    call = _Call(generator, None if start is None else admission.start(start))
+
+    def attempt(given: Any) -> Aggregation:
+        admission = admit(given, samples, sample_cap, like, partial(_wanted, stages))
+        call = _Call(generator, None if start is None else admission.start(start))
+        return _aggregated(stages, admission, call)
+
+    return past_damaged_files(opened(updates), attempt)
+
+
+def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> Aggregation:
+    """What the stages make of the admitted clients."""
     geometry = Geometry(admission.updates.reaching(call.start), admission.samples, admission.look)
     try:
         account = _account(stages, geometry, admission, call)
     except ValueError as problem:
-        if not admission.rejected:
+        if not admission.rejected or isinstance(problem, DamagedFileError):
             raise
         raise ValueError(
             f"{problem} Note that {admission.rejected} of {len(admission.reasons)} clients were rejected."

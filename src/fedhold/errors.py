@@ -1,15 +1,18 @@
-"""Errors that say the bound, the values met and the remedy."""
+"""Errors that say the bound, the values met and the remedy, and texts of others shown so that they can do no harm."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from numbers import Integral, Real
+from typing import Any, get_args, get_type_hints
 
-__all__ = ["FEWER", "condition", "integer", "listed", "positive", "require", "unknown"]
+__all__ = ["FEWER", "condition", "integer", "listed", "positive", "require", "unknown", "visible", "well_typed"]
 
 FEWER = "Lower f, or gather more clients."  # the remedy where a bound on m in terms of f fails
+MOST_SHOWN = 160  # characters of a client's text that a reader is shown
 
 
 def require(condition: bool, rule: str, *, needs: str, remedy: str, **met: object) -> None:
@@ -50,6 +53,30 @@ def positive(value: object, name: str, *, zero: bool = False, infinite: bool = F
     return number
 
 
+def well_typed(function: Callable[..., Any], name: str, value: object) -> None:
+    """Raise unless `value` fits a parameter of `function` that is annotated as an integer or a number, or may be None.
+
+    It is for values from a spec or a file, so that a mistake shows before the function is called, which may be hours later.
+    """
+    hint = _hints(function).get(name)
+    kinds = get_args(hint) or (hint,)
+    if value is None and type(None) in kinds:
+        return
+    if float in kinds:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"{name} must be a number, got {value!r}. Pass a number such as {name}=1.0.")
+    elif int in kinds:
+        integer(value, name)
+
+
+@lru_cache(maxsize=256)
+def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(function)
+    except Exception:  # A user's function may be annotated with anything, also with names that do not exist.
+        return {}
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """The message for an unknown name: it offers the nearest known one, and lists all of them."""
     words = sorted(known)
@@ -61,3 +88,21 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 def listed(words: Iterable[str]) -> str:
     """Words joined by commas, or 'none'."""
     return ", ".join(words) or "none"
+
+
+def visible(text: object, most: int = MOST_SHOWN, *, encoding: str = "utf-8") -> str:
+    r"""The text with every character that a terminal or a browser could act on written as an escape.
+
+    text       any object; its `str` is taken
+    most       how many characters are kept; three dots stand for the rest
+    encoding   of the terminal; characters that it lacks are written as escapes, too
+
+    >>> visible("a\x1b[31m b\u202e c\nd")
+    'a\\x1b[31m b\\u202e c\\nd'
+    """
+    whole = str(text)
+    shown = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in whole[:most]
+    )
+    cut = "..." if len(whole) > most or len(shown) > most else ""
+    return (shown[:most] + cut).encode(encoding, "backslashreplace").decode(encoding)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from fedhold import rules, thresholds
-from fedhold.errors import listed, unknown
+from fedhold.errors import listed, unknown, well_typed
 from fedhold.rules import Declaration, declaration_of
 
-__all__ = ["FROM_CALL", "MIXINGS", "RULES", "THRESHOLDS", "Stage", "parse"]
+__all__ = ["FROM_CALL", "MIXINGS", "RULES", "THRESHOLDS", "UNREADABLE", "Stage", "parse"]
 
 Function = Callable[..., Any]
 
@@ -45,6 +45,8 @@ THRESHOLDS: dict[str, Function] = {
     threshold.__name__: threshold
     for threshold in (thresholds.automatic, thresholds.fixed, thresholds.by_samples, thresholds.from_theory)
 }
+# What Python raises where text is no expression, or one nested too deeply.
+UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 FROM_CALL = ("rng", "start")  # arguments of aggregate() that a stage receives if its function has such parameters
 
 
@@ -69,6 +71,7 @@ class Stage:
         for name in self.parameters:
             if name not in own:
                 raise TypeError(f"{self.name}: {unknown('parameter', name, own)}")
+            well_typed(self.function, name, self.parameters[name])
         for name in own:
             if accepted[name].default is inspect.Parameter.empty and name not in self.parameters:
                 what = "f, the number of Byzantine clients it must withstand" if name == "f" else name
@@ -135,9 +138,9 @@ def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list
         )
     try:
         tree = ast.parse(rule.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
+    except UNREADABLE:
         raise ValueError(
-            f"cannot read the rule {rule!r}. Write a name, name(f=10), or mixing(f=10) | name(f=10)."
+            f"cannot read the rule {rule!r:.100}. Write a name, name(f=10), or mixing(f=10) | name(f=10)."
         ) from None
     parts: list[ast.expr] = []
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
@@ -184,7 +187,7 @@ def _value(node: ast.expr) -> Any:
         return float("inf") if node.id == "inf" else "automatic"
     try:
         return ast.literal_eval(node)
-    except (TypeError, ValueError):
+    except UNREADABLE:
         raise ValueError(
             f"cannot read {ast.unparse(node)!r}. Write a number, a string, or one of {listed(sorted(THRESHOLDS))}."
         ) from None

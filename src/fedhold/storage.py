@@ -13,14 +13,23 @@ import hashlib
 import io
 import json
 import os
+import re
+import secrets
+import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks. There the leftovers of a killed process stay.
+    fcntl = None  # type: ignore[assignment]
 
 PROGRAM = "fedhold"
 FORMAT = 1  # of checkpoints; a change that older versions would misread raises it
@@ -28,31 +37,97 @@ HEADER, NOTES = "header", "notes"  # the members of a checkpoint that are no arr
 LABORATORY = "laboratory run"
 
 
+# A temporary file is hidden, begins as the file that it will become, and has a name that nobody else has drawn: neither another
+# thread nor a process of the same number in another container.
+TEMPORARY = re.compile(r"\..{0,40}\.[0-9a-f]{32}\.tmp", re.DOTALL)
+
+
 @contextmanager
-def whole_file(path: Path, *, sync: bool = False) -> Iterator[BinaryIO]:
+def whole_file(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path`, which takes its place when the block ends.
 
-    A process that is killed inside the block leaves the old file as it was, or no file where there was none.
+    A process that is killed inside the block leaves the old file as it was, or no file where there was none. Of two that write
+    at once, the file of the one that ends later stays; they never mix. The temporary file of a process that was killed is
+    removed when another process first writes into the same folder.
 
     path  the file to write; its folder is made where it is missing
     sync  wait until the bytes are on the disk, and not only in the machine's memory, before the file takes its place
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _remove_leftovers(path.parent.absolute())
+    descriptor, temporary = _new_temporary(path)
     try:
-        with temporary.open("wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             yield file
+            file.flush()
             if sync:
-                file.flush()
                 os.fsync(file.fileno())
-        temporary.replace(path)
+            if fcntl is not None:  # The file is still locked here, so that nobody takes it for a leftover.
+                temporary.replace(path)
+        if fcntl is None:  # Windows moves no file that is open.
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    if sync:
+        _sync_folder(path.parent)
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def _new_temporary(path: Path) -> tuple[int, Path]:
+    """A new file beside `path`, open for writing and locked for as long as it is open; and its name."""
+    while True:
+        temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(16)}.tmp")
+        # O_EXCL refuses a file or a link that is there already.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        if _locked(descriptor) and os.fstat(descriptor).st_nlink:
+            return descriptor, temporary
+        os.close(descriptor)  # Another process took it for a leftover before it was locked, and removes it.
+
+
+@lru_cache(
+    maxsize=1024
+)  # once per process and folder: to look through a large folder takes longer than to write a file
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary files that nobody writes to any more: the lock on a file ends with the process that held it."""
+    if fcntl is None:
+        return
+    for name in filter(TEMPORARY.fullmatch, os.listdir(folder)):
+        with suppress(
+            OSError
+        ):  # A leftover that cannot be opened or removed does not stop the writing of another file.
+            descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(folder / name)
+            finally:
+                os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock a file until it is closed; False where another process has locked it to remove it."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # This file system has no locks, so that nobody removes leftovers in it.
+        pass
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until the new name of a file is on the disk, on systems that can be asked to."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Write `data` to the file at `path`, whole or not at all; see `whole_file`."""
-    with whole_file(path) as file:
+    with whole_file(path, sync=sync) as file:
         file.write(data)
 
 
@@ -74,13 +149,16 @@ class Contents:
     notes: dict[str, Any]
 
 
-def write_checkpoint(path: Path, kind: str, arrays: Mapping[str, NDArray[Any]], notes: str) -> None:
+def write_checkpoint(
+    path: Path, kind: str, arrays: Mapping[str, NDArray[Any]], notes: str, *, sync: bool = True
+) -> None:
     """Write a checkpoint, whole or not at all.
 
     path    the file
     kind    what sort of run this is, such as "Flower run"; it must be the same when the file is read
     arrays  the arrays of the run by name, none of them of objects
     notes   the rest of its state, as the text of a JSON object
+    sync    as for `whole_file`
     """
     for name, array in arrays.items():
         if name in (HEADER, NOTES):
@@ -93,7 +171,7 @@ def write_checkpoint(path: Path, kind: str, arrays: Mapping[str, NDArray[Any]], 
     members |= arrays
     file = io.BytesIO()
     np.savez(file, **members)
-    write_whole(path, file.getvalue())
+    write_whole(path, file.getvalue(), sync=sync)
 
 
 def read_checkpoint(path: Path, kind: str) -> Contents:
@@ -105,6 +183,8 @@ def read_checkpoint(path: Path, kind: str) -> Contents:
     data = path.read_bytes()
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            if any(member.compress_size != member.file_size for member in file.zip.infolist()):
+                raise ValueError("it is compressed, and could be much larger than it seems")
             members = {name: file[name] for name in file.files}
         notes = dict(json.loads(members.pop(NOTES).tobytes()))
         if HEADER in members:
@@ -167,7 +247,8 @@ class Checkpoint:
             return
         self._rows += [json.dumps(row) for row in history[len(self._rows) :]]
         notes = f'{{"run": {json.dumps(self.run)}, "history": [{", ".join(self._rows)}]}}'
-        write_checkpoint(self.path, LABORATORY, arrays, notes)
+        # A file that a power failure has damaged only costs time, and to wait for the disk would cost it in every round.
+        write_checkpoint(self.path, LABORATORY, arrays, notes, sync=False)
 
 
 def fingerprint(**facts: Any) -> str:

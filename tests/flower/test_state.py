@@ -83,7 +83,7 @@ def test_killed_while_it_writes(tmp_path, monkeypatch):
     whole = strategy("huber", tmp_path / "whole").start(grid(), model(), 3)
     cut, calls = tmp_path / "cut", []
 
-    def killed(path, data):
+    def killed(path, data, **_):
         calls.append(path)
         if len(calls) == 3:
             path.with_name(".half").write_bytes(data[: len(data) // 2])

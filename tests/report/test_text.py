@@ -5,8 +5,9 @@ import math
 import pytest
 
 from audits import CLAIM, ESCAPES
+from fedhold.errors import MOST_SHOWN
 from fedhold.report.formats import cell, csv_cell, number
-from fedhold.report.untrusted import MOST_SHOWN, MOST_STORED, one_line, quoted, visible
+from fedhold.report.untrusted import MOST_STORED, one_line, quoted, visible
 
 
 def test_numbers_are_short():

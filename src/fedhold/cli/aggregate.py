@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,10 +19,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 import fedhold
-from fedhold.aggregation import Aggregation, Client
-from fedhold.cli.errors import usage_errors
+from fedhold.aggregation import Aggregation
+from fedhold.cli.errors import failure, told, usage_errors
 from fedhold.errors import listed
-from fedhold.report import print_table, table_of
+from fedhold.report import print_line, print_table, table_of, visible
 from fedhold.spec import parse
 from fedhold.storage import write_whole
 from fedhold.updates import DamagedFileError, Told, open_updates, paths_of, save_update
@@ -34,7 +35,7 @@ COLUMNS = ("file", "status", "weight", "distance", "threshold", "samples", "reas
 def aggregate(
     updates: Annotated[
         list[Path],
-        typer.Argument(exists=True, help="A directory of .npy or .safetensors files, one per client; or such files."),
+        typer.Argument(help="A directory of .npy or .safetensors files, one per client; or such files."),
     ],
     out: Annotated[Path, typer.Option(help="Where the result goes: .npy or .safetensors, as the updates.")],
     rule: Annotated[str, typer.Option(help="As in aggregate(): huber, 'krum(f=10)', 'screen | huber', ...")] = "huber",
@@ -53,36 +54,52 @@ def aggregate(
     Ends with 0 when the result is written, with 2 for a call that cannot work or when nobody is left, with 1 when the disk
     fails on the way.
     """
+    with usage_errors():
+        result, names = _aggregated_files(
+            updates, rule=rule, out=out, samples=samples, report=report, seed=seed
+        )
+        with _saying(f"Nothing was written to {out}"):
+            save_update(result.value, out)
+        if report is not None:
+            with _saying(f"The result is in {out}; no report was written"):
+                write_whole(report, (json.dumps(_report(result, names), indent=1) + "\n").encode())
+    console = Console(highlight=False)
+    _print_clients(console, result, names)
+    print_line(console, repr(result))
+    print_line(console, f"Result: {out}")
+
+
+@contextmanager
+def _saying(state: str) -> Iterator[None]:
+    """Where the disk fails, say also what was written and what was not."""
     try:
-        with usage_errors():
-            _aggregate_files(updates, rule=rule, out=out, samples=samples, report=report, seed=seed)
+        yield
     except OSError as problem:
-        typer.echo(f"Error: {problem}. Nothing was written to {out}.", err=True)
-        raise typer.Exit(1) from None
+        raise failure(f"{told(problem)}. {state}") from None
 
 
-def _aggregate_files(
+def _aggregated_files(
     source: Sequence[Path], *, rule: str, out: Path, samples: Path | None, report: Path | None, seed: int | None
-) -> None:
-    """Aggregate the files, print who was rejected or stands out, and write the result, and a report if asked for."""
-    try:
-        parse(rule, {})  # A mistake in the rule must show before hours of reading.
-    except TypeError as problem:
-        raise ValueError(str(problem)) from None
+) -> tuple[Aggregation, list[str]]:
+    """The aggregate of the files, and their names. What would fail after hours of reading fails before them."""
+    parse(rule, {})
+    if len(source) == 1 and not source[0].exists():
+        raise ValueError(f"{source[0]} does not exist. Pass a directory of .npy or .safetensors files, or such files.")
     paths = paths_of(source[0] if len(source) == 1 and source[0].is_dir() else source)
     names = [path.name for path in paths]
     claimed = None if samples is None else read_samples(samples, names)
-    with bar(sum(path.stat().st_size for path in paths), Console(stderr=True), PATIENCE) as on_read:
+    with bar(sum(map(_size, paths)), Console(stderr=True), PATIENCE) as on_read:
         updates = open_updates(paths, on_read=on_read)
-        _check_out(out, source, paths, updates)
-        result = fedhold.aggregate(updates, rule, samples=claimed, rng=seed)
-    save_update(result.value, out)
-    if report is not None:
-        write_whole(report, (json.dumps(_report(result, names), indent=1) + "\n").encode())
-    console = Console(highlight=False)
-    _print_clients(console, result, names)
-    console.print(f"{result!r}", markup=False, soft_wrap=True)
-    console.print(f"Result: {out}", markup=False, soft_wrap=True)
+        _check_places(out, report, source, paths, updates)
+        return fedhold.aggregate(updates, rule, samples=claimed, rng=seed), names
+
+
+def _size(path: Path) -> int:
+    """How many bytes a file has; 0 where it cannot be told, as of a link that leads nowhere."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 @contextmanager
@@ -107,7 +124,7 @@ def bar(total: int, console: Console, patience: float) -> Iterator[Told]:
         nonlocal done
         with lock:
             done += count
-            progress.update(task, completed=done % total, turn=done // total + 1)
+            progress.update(task, completed=done % max(total, 1), turn=done // max(total, 1) + 1)
             if console.is_terminal and time.monotonic() - began > patience:
                 progress.start()
 
@@ -158,17 +175,29 @@ def _number(text: str) -> float | str:
         return text
 
 
-def _check_out(out: Path, source: Sequence[Path], paths: Sequence[Path], updates: Sequence[Any]) -> None:
-    """Raise now what would make the writing of the result fail after hours of reading."""
-    if out.resolve() in {path.resolve() for path in (*source, *paths)} or out.resolve().parent in map(
-        Path.resolve, source
-    ):
-        raise ValueError(f"{out} lies among the updates, and would be one of them next time. Pass another --out.")
+def _check_places(
+    out: Path, report: Path | None, source: Sequence[Path], paths: Sequence[Path], updates: Sequence[Any]
+) -> None:
+    """Raise now what would make the writing of result and report fail, or destroy an update, after hours of reading."""
+    taken = {os.path.realpath(path) for path in (*source, *paths)}
+    for option, path in (("--out", out), ("--report", report)):
+        if path is None:
+            continue
+        real = os.path.realpath(path)
+        if real in taken or os.path.dirname(real) in taken:
+            raise ValueError(
+                f"{path} lies among the updates, and would be one of them next time. Pass another {option}."
+            )
+        if path.is_dir():
+            raise ValueError(f"{path} is a directory. Pass the name of a file to {option}.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if report is not None and os.path.realpath(out) == os.path.realpath(report):
+        raise ValueError(f"{out} cannot hold both the result and the report. Pass another --report.")
     sound = [update for update in updates if not isinstance(update, DamagedFileError)]
-    suffix = ".safetensors" if any(isinstance(update, dict) for update in sound) else ".npy"
+    dicts = sum(isinstance(update, dict) for update in sound)
+    suffix = ".safetensors" if 2 * dicts > len(sound) else ".npy"  # Those in the minority will be rejected.
     if sound and out.suffix.lower() != suffix:
         raise ValueError(f"{out} must end in {suffix}, as the updates do. Pass another --out.")
-    out.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _report(result: Aggregation, names: Sequence[str]) -> dict[str, Any]:
@@ -194,13 +223,14 @@ def _print_clients(console: Console, result: Aggregation, names: Sequence[str]) 
     ordered = sorted(result.clients, key=lambda row: -math.inf if row.distance is None else -row.distance)
     table = table_of(*COLUMNS, numbers=COLUMNS[2:6])
     for row in ordered[:SHOWN]:
-        table.add_row(escape(names[row.client]), *(_cell(row, column) for column in COLUMNS[1:]))
+        table.add_row(
+            _cell(names[row.client], console), *(_cell(getattr(row, column), console) for column in COLUMNS[1:])
+        )
     more = f" (of {len(ordered)}; --report has them all)" if len(ordered) > SHOWN else ""
     print_table(console, f"Clients, the rejected first, then the farthest{more}", table)
 
 
-def _cell(row: Client, column: str) -> str:
-    value = getattr(row, column)
+def _cell(value: object, console: Console) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
+    return f"{value:.4g}" if isinstance(value, float) else escape(visible(value, encoding=console.encoding))

@@ -12,13 +12,22 @@ from fedhold.cli.aggregate import aggregate
 from fedhold.cli.audits import watch
 from fedhold.cli.bench import bench
 from fedhold.cli.demo import demo, round_
+from fedhold.cli.errors import shown_safely
 from fedhold.cli.experiments import report, reproduce, run
 from fedhold.cli.listing import list_
 from fedhold.errors import unknown
 
 
 class _Commands(typer.core.TyperGroup):
-    """Suggests the nearest command, which typer does by itself only from 0.20 on."""
+    """Suggests the nearest command, which typer does by itself only from 0.20 on; its errors send nothing to the terminal."""
+
+    def make_context(self, *arguments: Any, **words: Any) -> Any:
+        with shown_safely():
+            return super().make_context(*arguments, **words)
+
+    def invoke(self, ctx: Any) -> Any:
+        with shown_safely():
+            return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:

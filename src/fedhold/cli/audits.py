@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedhold.cli.errors import usage_errors
-from fedhold.report import visible
+from fedhold.report import print_line, visible
 
 SHOWN = 10  # suspects that are printed; the report has them all
 
@@ -37,9 +37,8 @@ def write_audit_report(audit: Path, out: Path | None, console: Console) -> None:
 
     page, suspects = report_audit(audit, out)
     for one in suspects[:SHOWN]:
-        why = f" ({visible(one.reasons[0][0], encoding=console.encoding)})" if one.reasons else ""
-        said = f"Suspect: node {visible(one.node)}, held down in {one.held} of {one.asked} rounds{why}"
-        console.print(said, markup=False, soft_wrap=True)
+        why = f" ({visible(one.reasons[0][0])})" if one.reasons else ""
+        print_line(console, f"Suspect: node {visible(one.node)}, held down in {one.held} of {one.asked} rounds{why}")
     if len(suspects) > SHOWN:
         console.print(f"And {len(suspects) - SHOWN} suspects more.")
-    console.print(f"Report: {page}", markup=False, soft_wrap=True)
+    print_line(console, f"Report: {page}")

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from fedhold.cli.errors import usage_errors
+from fedhold.report import print_line
 
 # The options that `python benchmarks/peers` has, too.
 Shapes = Annotated[list[str] | None, typer.Option(help="Clients x numbers, as 500x25450; may be repeated.")]
@@ -53,4 +54,4 @@ def bench(
         print_results(console, results)
         write_json(results)
     if json is not None:
-        console.print(f"json: {json}", markup=False)
+        print_line(console, f"json: {json}")

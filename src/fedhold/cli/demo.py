@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedhold.cli.errors import usage_errors
 from fedhold.cli.example_round import LIES, NUMBERS, ExampleRound, Outcome, apply_rules, make_round
-from fedhold.report import LOW, held_down, print_table, table_of
+from fedhold.report import LOW, held_down, print_line, print_table, table_of
 
 if TYPE_CHECKING:
     from fedhold.lab import Experiment, Result
@@ -174,7 +174,8 @@ def _train(out: Path, seed: int, jobs: int, console: Console) -> None:
         for attack in ATTACKS
     ]
     path = write_report(out, results, title="A federation with liars", panels=panels, png=False)
-    console.print(f"\nReport: {path}")
+    console.print()
+    print_line(console, f"Report: {path}")
 
 
 def _experiments(seed: int) -> dict[tuple[str, str], Experiment]:

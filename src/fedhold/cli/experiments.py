@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from fedhold.cli.audits import write_audit_report
 from fedhold.cli.errors import usage_errors
-from fedhold.report import print_table, table_of
+from fedhold.report import print_line, print_table, table_of, visible
 
 if TYPE_CHECKING:
     from fedhold.lab import Panel, Result
@@ -96,10 +97,10 @@ def _write_report(results: Sequence[Result], out: Path, console: Console) -> Non
         for rule, runs in chart.series.items():
             ends = [float("nan") if (end := one.series[chart.metric][-1]) is None else end for one in runs]
             spread = f" ({min(ends):.4g} to {max(ends):.4g})" if len(ends) > 1 else ""
-            table.add_row(rule, str(len(ends)), f"{sum(ends) / len(ends):.4g}{spread}")
-        print_table(console, chart.title, table)
+            table.add_row(escape(visible(rule)), str(len(ends)), f"{sum(ends) / len(ends):.4g}{spread}")
+        print_table(console, visible(chart.title), table)
     path = write_report(out, results, title="Results", panels=charts)
-    console.print(f"Report: {path}")
+    print_line(console, f"Report: {path}")
 
 
 def panels(results: Sequence[Result]) -> list[Panel]:

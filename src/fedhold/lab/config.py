@@ -5,13 +5,15 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from fedhold.errors import integer, listed, unknown
+from fedhold.errors import integer, listed, require, unknown
 from fedhold.lab.experiment import Experiment, liars
 
 KEYS = ("data", "rule", "attack", "epsilon", "seeds", "m", "partition", "rounds", "step", "options")
+MOST = 1_000_000  # experiments of a grid; more than that is a slip of the pen, and would fill the memory
 NEEDED = ("data", "rule")
 WORDS = ("data", "rule", "attack", "partition")
 
@@ -35,7 +37,9 @@ def load(path: Path) -> list[Experiment]:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist. Start from examples/grid.toml.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except OSError as problem:
+        raise ValueError(f"{path} cannot be read: {problem.strerror}. Name a TOML file.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise ValueError(f"{path} is not TOML: {problem}.") from None
     grids = given.pop("grid", [{}])
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
@@ -71,12 +75,14 @@ def _grid(words: dict[str, Any]) -> Iterator[Experiment]:
 
 def _combinations(words: Mapping[str, Any]) -> list[dict[str, Any]]:
     choices = [_choices(name, value) for name, value in words.items()]
+    total = prod(map(len, choices))
+    require(total <= MOST, "a grid", needs=f"at most {MOST} experiments", remedy="Make it smaller.", experiments=total)
     return [dict(zip(words, chosen, strict=True)) for chosen in product(*choices)]
 
 
 def _choices(name: str, value: Any) -> list[Any]:
     if name == "seeds" and not isinstance(value, list):
-        return list(range(integer(value, "seeds", at_least=1)))
+        return list(range(min(integer(value, "seeds", at_least=1), MOST + 1)))
     values = value if isinstance(value, list) else [value]
     if name in WORDS and not all(isinstance(one, str) for one in values):
         raise ValueError(f"{name} must be text in quotes, got {value!r}.")

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, unknown
 from fedhold.lab.attacks import Attack, Mask
-from fedhold.lab.federation import Adversary, Federated, Round, facts_of
+from fedhold.lab.federation import Adversary, Federated, Round, check_loop, facts_of
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Shards, Task
+from fedhold.spec import UNREADABLE
 from fedhold.storage import Checkpoint, fingerprint
 
 RSA_OPTIONS = ("batch", "evaluate_every")  # the options of federate() that rsa() has too
@@ -64,7 +65,7 @@ def rsa(
     1.0
     """
     rounds, step, penalty = integer(rounds, "rounds"), positive(step, "step"), positive(penalty, "penalty")
-    evaluate_every = integer(evaluate_every, "evaluate_every", at_least=1)
+    check_loop(batch=batch, evaluate_every=evaluate_every)
     decay = positive(decay, "decay", zero=True)
     adversary = Adversary.of(attack, byzantine, shards.m, parameters=attack_parameters)
     w, lying = task.initial(chance(seed, Purpose.INITIAL)), adversary.byzantine
@@ -108,13 +109,16 @@ def rsa_parameters(rule: str) -> dict[str, Any] | None:
         return None
     try:
         call = ast.parse(rule.strip(), mode="eval").body
-    except SyntaxError:
+    except UNREADABLE:
         return None
     words = call.keywords if isinstance(call, ast.Call) and not call.args else []
     name = call.func if isinstance(call, ast.Call) else call
     if not isinstance(name, ast.Name) or name.id != "rsa":
         return None
-    given = {str(word.arg): ast.literal_eval(word.value) for word in words}
+    try:
+        given = {str(word.arg): ast.literal_eval(word.value) for word in words}
+    except UNREADABLE:
+        raise ValueError(f"cannot read the rule {rule!r}. Write rsa(penalty=0.01), say.") from None
     for word in given:
         if word not in ("penalty", "decay"):
             raise TypeError(f"rsa: {unknown('parameter', word, ['penalty', 'decay'])}")

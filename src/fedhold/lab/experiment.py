@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from fedhold.errors import integer, listed, positive, require, unknown
+from fedhold.errors import integer, listed, positive, require, unknown, well_typed
 from fedhold.lab.attacks import ATTACKS, reads_thresholds
 from fedhold.lab.consensus import RSA_OPTIONS, rsa_parameters
+from fedhold.lab.federation import check_loop
 from fedhold.lab.partition import PARTITIONS
 from fedhold.lab.scenarios import DATA, cost_of
 from fedhold.spec import parse
+from fedhold.thresholds import threshold_function
 
 # The version of keys and result files. Raise it when the same experiment would give other numbers, bit by bit.
 # 5: gradients of images and the Krum attack's distances are plain products, which add in another order.
@@ -67,6 +69,9 @@ class Experiment:
     options: tuple[tuple[str, Option], ...] = ()
 
     def __post_init__(self) -> None:
+        for word in ("data", "rule", "partition", "attack"):
+            if not isinstance(getattr(self, word), str | None if word == "attack" else str):
+                raise TypeError(f"{word} must be text, got {getattr(self, word)!r:.100}. Write it in quotes.")
         names = [name for name, _ in self.options]
         twice = listed(sorted({name for name in names if names.count(name) > 1}))
         require(twice == "none", "options", needs="each name once", remedy="Remove one of them.", twice=twice)
@@ -85,7 +90,7 @@ class Experiment:
         if self.attack is None:
             require(self.epsilon == 0, "no attack", needs="epsilon = 0", remedy="Name one.", epsilon=self.epsilon)
         _check_names(self)
-        Options.of(self)  # parses those among them that are specs
+        _check_values(self)
 
     @property
     def liars(self) -> int:
@@ -178,6 +183,26 @@ def _check_names(experiment: Experiment) -> None:
     for name, _ in experiment.options:
         if name not in options:
             raise ValueError(unknown("option", name, options))
+
+
+def _check_values(experiment: Experiment) -> None:
+    """Raise a TypeError or a ValueError for an option that no run could work with."""
+    options = Options.of(experiment)
+    check_loop(**options.loop)
+    keep = dict(experiment.options).get("keep_weights", 0)
+    require(keep in (0, 1), "keep_weights", needs="0 or 1", remedy="1 keeps them.", keep_weights=repr(keep))
+    for prefix, function, given in (
+        ("", DATA[experiment.data], options.data),
+        ("partition_", PARTITIONS[experiment.partition], options.partition),
+        ("attack_", ATTACKS.get(experiment.attack or ""), options.attack),
+    ):
+        for name, value in given.items():
+            try:
+                well_typed(function, name, value)  # type: ignore[arg-type]
+            except (TypeError, ValueError) as problem:
+                raise type(problem)(f"{prefix}{problem}") from None
+    if "threshold" in options.attack:
+        threshold_function(options.attack["threshold"])
 
 
 def _keywords(function: Callable[..., Any]) -> set[str]:

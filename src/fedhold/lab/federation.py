@@ -89,9 +89,10 @@ def federate(
     1.0
     """
     rounds, step = integer(rounds, "rounds"), positive(step, "step")
-    radius = positive(radius, "radius", infinite=True)
-    evaluate_every = integer(evaluate_every, "evaluate_every", at_least=1)
-    require(0 <= momentum < 1, "federate", needs="0 <= momentum < 1", remedy="Usual is 0.9.", momentum=momentum)
+    check_loop(
+        **{"radius": radius, "batch": batch, "momentum": momentum, "local_steps": local_steps, "certify": certify},
+        **{"participation": participation, "sample_cap": sample_cap, "evaluate_every": evaluate_every},
+    )
     parameters = dict(parameters or {})
     final = parse(rule, parameters)[-1]
     adversary = Adversary.of(
@@ -146,6 +147,34 @@ def federate(
     return Federated(state["w"], tuple(history), weights, adversary.byzantine)
 
 
+def check_loop(
+    *,
+    radius: Any = 1.0,
+    batch: Any = None,
+    momentum: Any = 0.0,
+    local_steps: Any = 1,
+    participation: Any = 1.0,
+    sample_cap: Any = None,
+    certify: Any = None,
+    evaluate_every: Any = 1,
+) -> None:
+    """Raise a TypeError or a ValueError unless federate() can work with these arguments."""
+    positive(radius, "radius", infinite=True)
+    integer(local_steps, "local_steps", at_least=1)
+    integer(evaluate_every, "evaluate_every", at_least=1)
+    if batch is not None:
+        integer(batch, "batch", at_least=1)
+    if certify is not None:
+        integer(certify, "certify")
+    usual = positive(momentum, "momentum", zero=True) < 1
+    require(usual, "federate", needs="0 <= momentum < 1", remedy="Usual is 0.9.", momentum=momentum)
+    part = positive(participation, "participation") <= 1
+    require(part, "federate", needs="0 < participation <= 1", remedy="1 asks all.", participation=participation)
+    trusting = sample_cap is None or positive(sample_cap, "sample_cap", infinite=True) >= 1
+    remedy = "It is a multiple of the median n_i; leave it out to trust all claims."
+    require(trusting, "federate", needs="sample_cap >= 1", remedy=remedy, sample_cap=sample_cap)
+
+
 @dataclass(frozen=True)
 class Round:
     """One row of a history.
@@ -191,7 +220,6 @@ class Federated:
 
 def asked_clients(m: int, participation: float, rng: np.random.Generator) -> NDArray[np.intp]:
     """The clients that are asked this round, in rising order; at least one."""
-    require(0 < participation <= 1, "federate", needs="0 < participation <= 1", remedy="1 asks all.", met=participation)
     return np.sort(rng.permutation(m)[: max(1, round(participation * m))])
 
 
@@ -206,7 +234,7 @@ def answers(
     out: Floats | None = None,
 ) -> Floats:
     """(m, d) what the clients send if none lies: the gradient at w, or the sum of those met on several local steps."""
-    if integer(local_steps, "local_steps", at_least=1) == 1:
+    if local_steps == 1:
         return task.gradients(w, shards if batch is None else shards.batch(batch, rng), out=out)
     drawn = [shards if batch is None else shards.batch(batch, rng) for _ in range(local_steps)]
     out = np.empty((shards.m, w.size), w.dtype) if out is None else out

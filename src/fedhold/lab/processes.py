@@ -41,10 +41,14 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A task raised an exception; the others go on."""
+    """A task raised an exception; the others go on.
+
+    refusal  what the exception says, where it is one by which a call is refused; None where nobody expected it
+    """
 
     task: int
     traceback: str
+    refusal: str | None = None
 
 
 def in_processes(work: Work, tasks: Sequence[Any], jobs: int) -> Generator[News | Done | Failed]:
@@ -117,6 +121,8 @@ def _end_with(watched: Connection) -> None:
 def _do(work: Work, number: int, task: Any) -> Done | Failed:
     try:
         return Done(number, work(task, lambda told: _news.put(News(number, told))))
+    except (ValueError, TypeError, OSError, RuntimeError) as problem:
+        return Failed(number, traceback.format_exc(), str(problem))
     except Exception:
         return Failed(number, traceback.format_exc())
 

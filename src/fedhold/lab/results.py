@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import logging
 import os
 import platform
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +81,7 @@ class MissingResult(KeyError):  # noqa: N818
 
 
 class Store:
-    """Results in a directory, one file per experiment. A file that is not whole counts as none.
+    """Results in a directory, one file per experiment. A file that is not whole, or whose checksum is wrong, counts as none.
 
     root     the directory; it is made when the first result is stored
     command  the command that makes missing results, for the error that says so
@@ -91,6 +95,7 @@ class Store:
     def __init__(self, root: Path, command: str | None = None) -> None:
         self.root = Path(root)
         self.command = command or f"fedhold reproduce all --out {root}"
+        self._told = False  # whether the log says that some results have no checksum
 
     def path(self, experiment: Experiment) -> Path:
         """The file of a result."""
@@ -120,18 +125,59 @@ class Store:
     def put(self, result: Result) -> None:
         """Store a result; its file appears whole or not at all."""
         record = {**vars(result), "experiment": asdict(result.experiment), "weights": _packed(result.weights)}
-        write_whole(self.path(result.experiment), json.dumps({"format": FORMAT, **record}).encode())
+        whole = {"format": FORMAT, **record}
+        write_whole(self.path(result.experiment), json.dumps({**whole, CHECKSUM: _checksum(whole)}).encode())
 
     def _read(self, experiment: Experiment) -> Result | None:
+        record = _record(self.path(experiment))
+        if record is None:
+            return None
+        if CHECKSUM not in record and not self._told:
+            self._told = True
+            logging.getLogger("fedhold").warning(
+                "%s holds results that were stored without a checksum; they are taken as they are. To have them computed "
+                "anew, delete them.",
+                self.root,
+            )
         try:
-            record = json.loads(self.path(experiment).read_bytes())
             series, weights = record["series"], _unpacked(record["weights"], (experiment.rounds, experiment.m))
             whole = record["format"] == FORMAT and record["experiment"] == json.loads(json.dumps(asdict(experiment)))
-        except (FileNotFoundError, ValueError, KeyError, TypeError, zlib.error):
+            whole = whole and all(_curve(values, experiment.rounds) for values in series.values())
+            return (
+                Result(experiment, series, record["byzantine"], weights, record["seconds"], record["environment"])
+                if whole
+                else None
+            )
+        except (AttributeError, KeyError, TypeError, ValueError, zlib.error):
             return None
-        if not whole or any(len(values) != experiment.rounds for values in series.values()):
-            return None
-        return Result(experiment, series, record["byzantine"], weights, record["seconds"], record["environment"])
+
+
+CHECKSUM = "sha256"
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    """What a file holds; None where there is no such file, it is not JSON, or its checksum is wrong."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    kept = {name: value for name, value in record.items() if name != CHECKSUM}
+    return record if record.get(CHECKSUM, _checksum(kept)) == _checksum(kept) else None
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def _curve(values: object, rounds: int) -> bool:
+    """Whether these are the values of a series: one number, or None, per round."""
+    return (
+        isinstance(values, list)
+        and len(values) == rounds
+        and all(value is None or isinstance(value, int | float) for value in values)
+    )
 
 
 def _packed(weights: Half | None) -> str | None:
@@ -143,13 +189,16 @@ def _unpacked(text: str | None, shape: tuple[int, int]) -> Half | None:
     """The array from the text that _packed made of it."""
     if text is None:
         return None
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<f2").reshape(shape).astype(np.float16)
+    size = 2 * shape[0] * shape[1]
+    packed = zlib.decompressobj().decompress(base64.b64decode(text), size + 1)  # no more, whatever the text inflates to
+    return np.frombuffer(packed, "<f2").reshape(shape).astype(np.float16)
 
 
 def _recorded(path: Path) -> Experiment | None:
     """The experiment whose result a file holds; None for a file that is damaged or of an older kind."""
+    record = _record(path)
     try:
-        fields = json.loads(path.read_bytes())["experiment"]
+        fields = {} if record is None else record["experiment"]
         return Experiment(**{**fields, "options": tuple(map(tuple, fields["options"]))})
     except (ValueError, KeyError, TypeError):
         return None

@@ -93,7 +93,8 @@ def run_all(experiments: Sequence[Experiment], store: Store, *, jobs: int = 2, p
     ):
         for event in events:
             if isinstance(event, Failed):
-                failures.append(f"{missing[event.task]}:\n{event.traceback}")
+                why = f"\n{event.traceback}" if event.refusal is None else f" {event.refusal}"
+                failures.append(f"{missing[event.task]}:{why}")
             else:
                 rounds = missing[event.task].rounds
                 reached(event.task, event.told / rounds if isinstance(event, News) else 1.0)

@@ -65,7 +65,7 @@ class Shards:
 
     def batch(self, size: int, rng: np.random.Generator) -> Shards:
         """`size` samples of every client, drawn without replacement; all those of a client that has fewer."""
-        integer(size, "size", at_least=1)
+        size = min(integer(size, "size", at_least=1), int(self.counts.max()))
         owner = np.repeat(np.arange(self.m), self.counts)
         shuffled = np.lexsort((rng.random(len(owner)), owner))  # within clients; the clients stay in order
         place = np.arange(len(owner)) - np.repeat(self.offsets[:-1], self.counts)

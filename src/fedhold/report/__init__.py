@@ -8,6 +8,7 @@ are there, too, beside the style sheet and the script that they need.
 It may import jinja2, rich, `fedhold.kernels` for its array types and, for PNG files only, matplotlib.
 """
 
+from fedhold.errors import visible
 from fedhold.report.charts import Chart, Curve, Drawing, Tick, curve, draw
 from fedhold.report.colours import COLOURS, FULL
 from fedhold.report.figures import can_plot, save_png
@@ -24,8 +25,8 @@ from fedhold.report.heatmap import (
 )
 from fedhold.report.pages import Block, Cards, Folded, Heading, Pair, Paragraph, Section, page
 from fedhold.report.tables import Table, file_paths, write_tables
-from fedhold.report.terminal import print_table, table_of
-from fedhold.report.untrusted import one_line, quoted, visible
+from fedhold.report.terminal import print_line, print_table, table_of
+from fedhold.report.untrusted import one_line, quoted
 from fedhold.report.weights import LOW, detection, held_down
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "number",
     "one_line",
     "page",
+    "print_line",
     "print_table",
     "quoted",
     "save_png",

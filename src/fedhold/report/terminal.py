@@ -1,4 +1,4 @@
-"""Tables in the terminal."""
+"""Lines and tables in the terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedhold.errors import visible
+
+LONGEST = 4000  # characters of a line; a path may have that many
+
 
 def table_of(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
     """An empty table with these columns; those named in `numbers` are flush right."""
@@ -14,6 +18,12 @@ def table_of(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     return table
+
+
+def print_line(console: Console, text: object) -> None:
+    """Print one line, which may name files: neither rich nor the terminal takes any of its characters for a command."""
+    line = visible(text, LONGEST, encoding=console.encoding)
+    console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def print_table(console: Console, title: str, table: Table) -> None:

@@ -5,26 +5,9 @@
 
 from __future__ import annotations
 
-MOST_SHOWN = 160  # characters of a client's text that a reader is shown
+from fedhold.errors import visible
+
 MOST_STORED = 200  # characters of it that an audit file keeps
-
-
-def visible(text: object, most: int = MOST_SHOWN, *, encoding: str = "utf-8") -> str:
-    r"""The text with every character that a terminal or a browser could act on written as an escape.
-
-    text       any object; its `str` is taken
-    most       how many characters are kept; three dots stand for the rest
-    encoding   of the terminal; characters that it lacks are written as escapes, too
-
-    >>> visible("a\x1b[31m b\u202e c\nd")
-    'a\\x1b[31m b\\u202e c\\nd'
-    """
-    whole = str(text)
-    shown = "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in whole[:most]
-    )
-    cut = "..." if len(whole) > most or len(shown) > most else ""
-    return (shown[:most] + cut).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def quoted(text: object) -> str:

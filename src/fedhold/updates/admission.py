@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhold.errors import positive
+from fedhold.errors import positive, visible
 from fedhold.kernels import Vector, dtype_name, each, host, is_array, is_dask, kind, largest
 from fedhold.updates.matrix import DOUBLE_ROOM, Source, Updates, exponents_of
 from fedhold.updates.passes import FirstLook, Wanted, first_look
@@ -20,6 +20,7 @@ from fedhold.updates.structure import Leaf, Signature, count, describe, flatten,
 __all__ = ["Admission", "admit"]
 
 AGGREGABLE = ("float", "integer")
+LONGEST_REASON = 200  # characters. A client chooses the names of its arrays, which reasons quote.
 FARTHEST = 1e100  # A start with larger numbers is refused, so that all of them can be squared.
 FAR = 2.0**DOUBLE_ROOM  # Distances can be measured up to here, so the numbers of a start are clipped to it.
 
@@ -113,7 +114,7 @@ def admit(
     for i in range(len(clients)):
         own = signatures[0 if stacked else i]
         if own is not None and own != expected:
-            reasons[i] = describe(own, expected)
+            reasons[i] = visible(describe(own, expected), LONGEST_REASON)
     claimed = _claimed(samples, len(clients))
     for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
         reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
@@ -191,7 +192,7 @@ def _flattened(clients: Sequence[Any], reasons: list[str]) -> list[list[Leaf] | 
                 raise TypeError("a Dask array of its own; those of all clients make one, dask.array.stack(updates)")
             out.append(leaves)
         except Exception as problem:  # An object that a client sent may raise anything; it costs only that client.
-            reasons[i] = f"{problem}"[:200] or type(problem).__name__
+            reasons[i] = visible(problem, LONGEST_REASON) or type(problem).__name__
             out.append(None)
     return out
 

@@ -6,18 +6,22 @@ is killed. No file stays open, so there may be more clients than a process may o
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from collections.abc import Callable, Iterable
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fedhold.errors import listed
+from fedhold.errors import listed, visible
 from fedhold.storage import whole_file
 
 __all__ = [
@@ -40,8 +44,10 @@ CODES = {
 """The .safetensors dtypes that can be read, and NumPy's codes for them."""
 
 LONGEST_HEADER = 2**22  # bytes, enough for tens of thousands of arrays. A hostile file must not cost more memory.
+LONGEST_NPY_HEADER = 2**16  # bytes; NumPy itself reads no more than 10,000 of them
 MOST_AXES, LONGEST_AXIS = 32, 2**48  # No array of a model comes near these.
 KINDS = (".npy", ".safetensors")
+TICK = 20_000_000  # nanoseconds. The clock that stamps files moves in steps of at most 10 ms.
 CHUNK = 2**20  # numbers written at a time
 NAMES = {code: name for name, code in CODES.items()}
 
@@ -54,8 +60,21 @@ class DamagedFileError(ValueError):
     """A file that does not hold what its header says. In a list of updates it stands for its client, which is then rejected."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path}: {reason}. Write the file anew, or leave it out.")
+        super().__init__(f"{visible(path)}: {reason}. Write the file anew, or leave it out.")
         self.path, self.reason = path, reason
+
+
+class Stamp(NamedTuple):
+    """What changes when a file is written to or replaced by another.
+
+    Whoever may write to a file can also set the time of its last change back, but not the time of that: `status_changed`.
+    """
+
+    device: int
+    inode: int
+    size: int
+    changed: int
+    status_changed: int
 
 
 @dataclass(frozen=True)
@@ -66,7 +85,7 @@ class StoredArray:
     offset   where the numbers begin in it, in bytes
     shape    the shape of the array
     code     NumPy's code for its dtype, or 'bfloat16', which NumPy lacks
-    stamp    size and time of the file when it was opened; if they have changed, the file is not what was admitted
+    stamp    of the file when it was opened; if it has changed, the file is not what was admitted
     on_read  called with the number of bytes after every read
     """
 
@@ -74,7 +93,7 @@ class StoredArray:
     offset: int
     shape: tuple[int, ...]
     code: str
-    stamp: tuple[int, int]
+    stamp: Stamp
     on_read: Told | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -106,24 +125,50 @@ class StoredArray:
         self.read(0, numbers)
         return numbers.reshape(self.shape).astype(dtype or numbers.dtype, copy=False)
 
+    def verify(self) -> None:
+        """Raise DamagedFileError if the file is not the one that was opened, or cannot be opened any more."""
+        with _regular_file(self.path) as file:
+            self._verify(file)
+
+    def _verify(self, file: io.FileIO) -> None:
+        if _stamp(file) != self.stamp:
+            raise DamagedFileError(self.path, "it has changed since it was opened")
+
     def _fill(self, buffer: memoryview, offset: int) -> None:
-        try:
-            with open(self.path, "rb", buffering=0) as file:
-                if _stamp(file) != self.stamp:
-                    raise DamagedFileError(self.path, "it has changed since it was opened")
-                file.seek(offset)
-                done = 0
-                while done < len(buffer):
-                    got = file.readinto(buffer[done:])
-                    if not got:
-                        raise DamagedFileError(self.path, "it ends before its numbers do")
-                    done += got
-                if hasattr(os, "posix_fadvise"):  # The disk reads on ahead while we compute.
-                    os.posix_fadvise(file.fileno(), offset + done, done, os.POSIX_FADV_WILLNEED)
-        except OSError as problem:
-            raise DamagedFileError(self.path, f"it cannot be read: {problem.strerror}") from None
+        with _regular_file(self.path) as file:
+            file.seek(offset)
+            done = 0
+            while done < len(buffer) and (got := file.readinto(buffer[done:])):
+                done += got
+            self._verify(file)  # It is asked for after the read, because the file may be written to at any moment.
+            if done < len(buffer):
+                raise DamagedFileError(self.path, "it ends before its numbers do")
+            if hasattr(os, "posix_fadvise"):  # The disk reads on ahead while we compute.
+                os.posix_fadvise(file.fileno(), offset + done, done, os.POSIX_FADV_WILLNEED)
         if self.on_read is not None:
             self.on_read(len(buffer))
+
+
+@contextmanager
+def _regular_file(path: Path) -> Iterator[io.FileIO]:
+    """Open a file to read it, without a buffer; DamagedFileError where it cannot be read, or is none that ends.
+
+    A FIFO would wait for a writer for ever, and to open some devices does something to them.
+    """
+    try:
+        _require_regular(path, os.stat(path))
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        with io.FileIO(os.open(path, flags)) as file:
+            _require_regular(path, os.fstat(file.fileno()))  # Another file may have taken its place meanwhile.
+            yield file
+    except OSError as problem:
+        raise DamagedFileError(path, f"it cannot be read: {problem.strerror}") from None
+
+
+def _require_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+        raise DamagedFileError(path, f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, and no regular file")
 
 
 def open_update(path: str | os.PathLike[str], *, on_read: Told | None = None) -> StoredArray | dict[str, StoredArray]:
@@ -132,7 +177,8 @@ def open_update(path: str | os.PathLike[str], *, on_read: Told | None = None) ->
     path     a .npy or .safetensors file
     on_read  called with the number of bytes after every read, by the thread that has read them; None calls nothing
 
-    Raises DamagedFileError where the file is not what its header says, or holds a dtype that cannot be aggregated.
+    Raises DamagedFileError where the file is missing, no regular file, not what its header says, being written to, or holds a
+    dtype that cannot be aggregated.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -146,19 +192,15 @@ def open_update(path: str | os.PathLike[str], *, on_read: Told | None = None) ->
     (2, 3) [0. 0.]
     """
     path = Path(path)
-    if path.suffix.lower() not in KINDS:
-        raise ValueError(f"{path} is neither .npy nor .safetensors. Pass files that numpy.save or safetensors wrote.")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file. Pass paths of .npy or .safetensors files that exist.")
-    try:
-        with path.open("rb") as file:
-            stamp = _stamp(file)
-            if path.suffix.lower() == ".npy":
-                return StoredArray(path, *_npy(file, path, stamp[0]), stamp, on_read)
-            tensors = _safetensors(file, path, stamp[0])
-            return {name: StoredArray(path, *where, stamp, on_read) for name, where in tensors.items()}
-    except OSError as problem:
-        raise DamagedFileError(path, f"it cannot be read: {problem.strerror}") from None
+    kind = path.suffix.lower()
+    if kind not in KINDS:
+        raise DamagedFileError(path, "its name ends neither in .npy nor in .safetensors")
+    with _regular_file(path) as raw, io.BufferedReader(raw) as file:
+        stamp = _settled_stamp(raw, path)
+        if kind == ".npy":
+            return StoredArray(path, *_npy(file, path, stamp.size), stamp, on_read)
+        tensors = _safetensors(file, path, stamp.size)
+        return {name: StoredArray(path, *where, stamp, on_read) for name, where in tensors.items()}
 
 
 def open_updates(
@@ -169,8 +211,8 @@ def open_updates(
     source   a directory, whose files are taken in the order of their names, or the paths of the files, in the order to keep
     on_read  called with the number of bytes after every read, by the thread that has read them; None calls nothing
 
-    Needs files of one kind, .npy or .safetensors. A damaged file becomes a DamagedFileError in the list, for which `aggregate`
-    rejects that client alone.
+    A file that is damaged, missing, of another kind than .npy and .safetensors or no regular file becomes a DamagedFileError
+    in the list, for which `aggregate` rejects that client alone.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -182,14 +224,7 @@ def open_updates(
     ...     aggregate(open_updates(directory), "median").value
     array([2., 0.])
     """
-    paths = paths_of(source)
-    kinds = sorted({path.suffix.lower() for path in paths})
-    if len(kinds) > 1:
-        raise ValueError(
-            f"updates: files of several kinds ({listed(repr(kind) for kind in kinds)}). Pass a list of those to aggregate, "
-            "all .npy or all .safetensors."
-        )
-    return [_or_damaged(path, on_read) for path in paths]
+    return [_or_damaged(path, on_read) for path in paths_of(source)]
 
 
 def paths_of(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -221,14 +256,28 @@ def opened(updates: Any) -> Any:
 
 
 def past_damaged_files(updates: Any, call: Callable[[Any], Result]) -> Result:
-    """call(updates); each time that a file turns out to be damaged, call again with its client marked as damaged."""
+    """call(updates); each time that a file turns out to be damaged, call again with its client marked as damaged.
+
+    All files that have changed are marked at once: where a whole folder is being written anew, one look is enough.
+    """
     while True:
         try:
             return call(updates)
         except DamagedFileError as problem:
             if not any(problem.path in _paths(update) for update in updates):
                 raise
-            updates = [problem if problem.path in _paths(update) else update for update in updates]
+            updates = [problem if problem.path in _paths(update) else _verified(update) for update in updates]
+
+
+def _verified(update: Any) -> Any:
+    """The update, or the DamagedFileError that stands for it if its file has changed."""
+    arrays = update.values() if isinstance(update, dict) else [update]
+    try:
+        for array in {part.path: part for part in arrays if isinstance(part, StoredArray)}.values():
+            array.verify()
+    except DamagedFileError as problem:
+        return problem
+    return update
 
 
 def _paths(update: object) -> set[Path]:
@@ -243,9 +292,22 @@ def _or_damaged(path: Path, on_read: Told | None) -> Any:
         return problem
 
 
-def _stamp(file: Any) -> tuple[int, int]:
+def _stamp(file: io.FileIO) -> Stamp:
     status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns
+    return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _settled_stamp(file: io.FileIO, path: Path) -> Stamp:
+    """The stamp of a file, such that any later change to the file changes it.
+
+    Two changes within one step of the file system's clock leave the same stamp, so a step must have passed since the last one.
+    """
+    stamp = _stamp(file)
+    if abs(time.time_ns() - stamp.status_changed) < TICK:
+        time.sleep(TICK / 1e9)
+        if _stamp(file) != stamp:
+            raise DamagedFileError(path, "it is being written to")
+    return stamp
 
 
 Where = tuple[int, tuple[int, ...], str]
@@ -253,9 +315,10 @@ Where = tuple[int, tuple[int, ...], str]
 
 
 def _npy(file: BinaryIO, path: Path, size: int) -> Where:
+    beginning = io.BytesIO(file.read(LONGEST_NPY_HEADER))  # NumPy would read as many bytes as the file claims to have.
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
-        shape, fortran, dtype = readers[np.lib.format.read_magic(file)](file)
+        shape, fortran, dtype = readers[np.lib.format.read_magic(beginning)](beginning)
     except Exception:  # A header is a Python literal, and a hostile one may raise anything.
         raise DamagedFileError(path, "its header is not that of a .npy file") from None
     if dtype.kind not in "fiu":
@@ -264,7 +327,7 @@ def _npy(file: BinaryIO, path: Path, size: int) -> Where:
         raise DamagedFileError(
             path, "it is in Fortran order; numpy.ascontiguousarray gives the order that is read here"
         )
-    begin = file.tell()
+    begin = beginning.tell()
     if not _sound(shape) or begin + prod(shape) * dtype.itemsize != size:
         raise DamagedFileError(
             path, f"{size - begin:,} bytes of numbers, where its header says shape {shape} of {dtype}"
@@ -304,12 +367,12 @@ def _span(path: Path, name: str, entry: object) -> tuple[int, int, tuple[int, ..
     shape, offsets, dtype = entry.get("shape"), entry.get("data_offsets"), entry.get("dtype")
     code = CODES.get(dtype) if isinstance(dtype, str) else None
     if code is None:
-        raise DamagedFileError(path, f"dtype {dtype!s:.20} at [{name!r:.60}] is none of {listed(CODES)}")
+        raise DamagedFileError(path, f"dtype {visible(dtype, 20)} at [{name!r:.60}] is none of {listed(CODES)}")
     itemsize = 2 if code == "bfloat16" else np.dtype(code).itemsize
     whole = _sound(shape) and _sound(offsets) and len(offsets) == 2  # type: ignore[arg-type]
     if not whole or offsets[1] - offsets[0] != prod(shape) * itemsize:  # type: ignore[index, arg-type]
         raise DamagedFileError(
-            path, f"shape {shape!s:.60} of {dtype} at [{name!r:.60}] does not fit bytes {offsets!s:.60}"
+            path, f"shape {visible(shape, 60)} of {dtype} at [{name!r:.60}] does not fit bytes {visible(offsets, 60)}"
         )
     return offsets[0], offsets[1], tuple(shape), code  # type: ignore[index, arg-type]
 
@@ -361,7 +424,7 @@ def save_update(value: Any, path: str | os.PathLike[str]) -> None:
                 f"dtype {part.dtype} at [{name!r}] cannot be saved. Pass an array, or a dict of arrays by name, of floats "
                 f"or integers: {listed(NAMES[code] for code in NAMES)}."
             )
-    with whole_file(path, sync=True) as file:
+    with whole_file(path) as file:
         if suffix == ".npy":
             header = {"descr": _code(parts[""]), "fortran_order": False, "shape": parts[""].shape}
             np.lib.format.write_array_header_1_0(file, header)

@@ -20,7 +20,7 @@ from fedhold.lab.paper import table1, theory
 from fedhold.lab.paper.claims import Measurements, judge
 from fedhold.lab.paper.figures import FIGURES, METHODS, Plan, experiments
 from fedhold.lab.paper.sentences import CLAIMS
-from fedhold.report import Table
+from fedhold.report import Table, print_line
 
 PARTS = (*FIGURES, "table1", "theory")
 COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
@@ -82,7 +82,7 @@ def reproduce(
         tables=tables,
         panels=_panels(figures, plan, found),
     )
-    console.print(f"Report: {path}")
+    print_line(console, f"Report: {path}")
     return path
 
 
