@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, overload
 
 import numpy as np
@@ -94,14 +94,16 @@ def aggregate(
             f"{problem} Note that {admission.rejected} of {len(admission.reasons)} clients were rejected."
         ) from None
     clients = _clients(account, admission, geometry)
+    value = admission.shaped(account.value)
+    received = partial(admission.received, value)
     return Aggregation(
-        value=admission.shaped(account.value),
+        value=value,
         weights=None if account.weights is None else clients.weights,
         clients=clients,
         converged=account.solved.converged,
         iterations=account.solved.iterations,
         rule=" | ".join(map(str, stages)),
-        proof=Proof(geometry, account.value, account.distances, account.solved) if account.certifies else None,
+        proof=Proof(geometry, account.value, account.distances, account.solved, received) if account.certifies else None,
     )
 
 

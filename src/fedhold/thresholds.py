@@ -23,6 +23,7 @@ __all__ = [
     "fixed",
     "follows_distances",
     "from_theory",
+    "kappa_of",
     "threshold_function",
 ]
 
@@ -39,6 +40,11 @@ def _of_samples_alone(threshold: Threshold) -> Threshold:
 def follows_distances(threshold: Threshold) -> bool:
     """Whether the T_i may change with the distances, as those of `automatic` do; all others depend on the samples alone."""
     return not getattr(threshold, "of_samples_alone", False)
+
+
+def kappa_of(threshold: Threshold) -> float | None:
+    """The kappa of a threshold function made by `automatic`; None for others."""
+    return getattr(threshold, "kappa", None)
 
 
 KAPPA = 0.75  # chosen from the grid of experiments in docs/threshold.md
@@ -117,6 +123,7 @@ def automatic(kappa: float = KAPPA) -> Threshold:
         result: Vector = factor * np.median(roots * distances) / roots
         return result
 
+    threshold.kappa = factor  # type: ignore[attr-defined]
     return threshold
 
 
