@@ -103,7 +103,9 @@ def aggregate(
         converged=account.solved.converged,
         iterations=account.solved.iterations,
         rule=" | ".join(map(str, stages)),
-        proof=Proof(geometry, account.value, account.distances, account.solved, received) if account.certifies else None,
+        proof=Proof(geometry, account.value, account.distances, account.solved, received)
+        if account.certifies
+        else None,
     )
 
 

@@ -1,28 +1,54 @@
-"""How far f liars can have moved a Huber aggregate, proven from one round's distances and angles.
+"""How far a Huber aggregate is from what it would be without any f clients, or with others in their place: proofs.
 
-g minimises sum_i n_i phi_i(|s - X_i|); a_B minimises the same sum, with the same thresholds, without a set B of at most
-f clients. `Certificate.radius(f)` is a rho with |g - a_B| <= rho for every such B. The proof:
+g minimises sum_i n_i phi_i(|s - X_i|), thresholds T_i, up to rounding and the tolerance of a solve. B is any set of at most f
+clients, whoever they are. `Certificate.radius(f)` is a rho such that a_B, which minimises the same sum without B, has
+|g - a_B| <= rho: leave out any f clients, and everyone else's aggregate lies within the radius. So if those who lie are at most
+f, the aggregate of those who do not is there. Steps 1 and 2 prove it with the thresholds as they are. With `replaced=True`,
+a_B has other updates in place of those of B (step 3); with `automatic=True`, thresholds of its own (step 4). Rounding is in
+step 5. The n_i are as they are throughout, whether capped or not.
 
 1. By convexity it is enough that, for every unit vector v, the sum without B rises along v at g + rho v. Its slope there
-   is, with u_i = (g - X_i)/d_i, c_i = <v, u_i>, w_i = n_i min(d_i, T_i) and the gradient r = sum_i w_i u_i at g,
+   is the sum of n_i R_i(c_i) over the clients not in B. With u_i = (g - X_i)/d_i and c_i = <v, u_i>,
 
-       <r, v> + sum_{i not in B} n_i H_i(c_i) - sum_{i in B} w_i c_i
-       H(c) = min(1, T/D) (d c + rho) - min(d, T) c,    D = sqrt(d^2 + 2 rho d c + rho^2)
+       R(c) = min(1, T/D) (d c + rho),    D = sqrt(d^2 + 2 rho d c + rho^2)
 
-   |r| <= slack. H >= 0, because it is what the slope of a convex function gains on the way from g to g + rho v.
-2. For every v, |c_i| <= 1, sum_i w_i c_i = <r, v>, and sum_i w_i c_i^2 <= lambda, the top eigenvalue of
-   sqrt(w_i w_j) <u_i, u_j>. So for any mu > 0 and nu in [0, 1] we may add nu (sum_i w_i c_i - <r, v>) = 0 and
-   mu (sum_i w_i c_i^2 - lambda) <= 0. Then every client's term may be minimised over a c of its own:
+2. For every v, |c_i| <= 1. With w_i = n_i min(d_i, T_i), sum_i w_i c_i <= slack in absolute value, because sum_i w_i u_i is the
+   gradient at g, and sum_i w_i c_i^2 <= lambda, the top eigenvalue of sqrt(w_i w_j) <u_i, u_j>. So for any mu > 0 and nu in
+   [0, 1] we may add mu (sum_i w_i c_i^2 - lambda) <= 0 and (nu - 1) sum_i w_i c_i <= slack. Then every client's term may be
+   minimised over a c of its own:
 
-       slope >= sum_{i not in B} kept_i + sum_{i in B} dropped_i - mu lambda - (1 - nu) slack
-       kept_i = min_c n_i H_i(c) + w_i (mu c^2 + nu c),    dropped_i = min_c w_i (mu c^2 - (1 - nu) c)
+       slope >= sum_{i not in B} kept_i + sum_{i in B} dropped_i - mu lambda - slack
+       kept_i = min_c n_i H_i(c) + w_i (mu c^2 + nu c),    dropped_i = min_c w_i (mu c^2 - (1 - nu) c),    H = R - min(d, T) c
 
    and the worst B is the f largest kept_i - dropped_i. Cauchy-Schwarz on each sum is a special case. This bound is better:
    the pull of B and the gain of the others share one lambda, and the equation says that the others balance the pull of B.
-3. `_chords` are 32 lines below H/min(d, T), one for each piece of [-1, 1]. A line plus mu c^2 + nu c has its minimum in
-   closed form, so kept_i is bounded from below for all c, not only at sampled c.
-
-The bound rises with rho and is concave in mu: two searches find nearly the smallest rho. Whatever rho they find is proven.
+   `_chords` are 32 lines below H/min(d, T), one for each piece of [-1, 1]. A line plus mu c^2 + nu c has its minimum in
+   closed form, so kept_i is bounded from below for all c, not only at sampled c. The bound rises with rho and is concave in
+   mu: two searches find nearly the smallest rho. Whatever rho they find is proven.
+3. An update in place of client i's takes at most n_i T_i from the slope, wherever it is, so dropped_i is that much less.
+4. The automatic rule has T_i = t/sqrt(n_i), t = kappa median_j(sqrt(n_j) D_j), with the distances D_j to the aggregate itself.
+   Such an aggregate is a fixed point, and there may be several. We prove that all of them lie within rho: every place
+   g + R v with R > rho fails to be one, for every v. (So does every place at which the solver can stop: with a gradient of up
+   to UNSOLVED sum_i n_i T_i, and a t that is off by up to BLURRED, relatively.)
+   a. For a given t the slope along v does not fall as R grows. So for R between `near` and `far`, and t between `low` and
+      `high`, it is at least the slope at `near`, with R_i(c) at its least t for each client: at `low` where d c + rho >= 0
+      and at `high` elsewhere. Step 2 bounds it; its w_i and slack stay those of g.
+   b. t between `low` and `high`: by step 2 the clients with c_i >= c have together no more of sum_i w_i than
+      (lambda + 2 a slack + a^2 sum_i w_i)/(c + a)^2, for any a >= 0 (Cantelli's inequality), and those with c_i <= -c neither.
+      So they are no more than some number q, and all others have D_j^2 <= d_j^2 + 2 R d_j c + R^2, or >= with -2 R d_j c. The
+      k-th smallest of numbers of which q may be anything is between the (k - q)-th and the (k + q)-th smallest of all. Without
+      up to f of them it is at least the k-th and at most the (k + f)-th; where up to f are replaced, it is at least the
+      (k - f)-th and at most the (k + f)-th. A median is the mean of two such numbers. The best of several c counts.
+   c. The range of t is cut into pieces, for each of which a. is proven; and all R > rho are cut into pieces from `near` to
+      `far`, from the largest down to the first that is not proven.
+   d. The last piece has no end: a client with d_i < R adds at least min(n_i (R - d_i), sqrt(n_i) t (R - d_i)/(R + d_i)) to the
+      slope, and others at least -sqrt(n_i) t; and t is at most kappa times the mean of two order statistics of
+      sqrt(n_j) (d_j + R). All these, divided by t, rise with R. So where their sum is positive for one R, it is for all larger
+      ones. It is checked that t > 0.
+5. What is known of d_i is a number d_i/(1 + e_i), |e_i| <= `doubt`. R is homogeneous: that of d, T and rho is 1 + e times
+   that of d/(1 + e), T/(1 + e) and rho/(1 + e). So step 2 uses rho (1 - doubt), and for T a range, as in 4a. The factor 1 + e
+   costs doubt n_i min(T_i, d_i + rho) at most. Step 4b takes D_j to be off by doubt d_j.
+   If the value that counts is not g, but at a distance of `apart`, then the radius is larger by this distance.
 """
 
 from __future__ import annotations
@@ -49,10 +75,24 @@ LOWEST, HIGHEST = -200.0, 1000.0  # exponents of 2. Radii are sought between the
 # The nu to try, each with the mu to begin its search at. Larger nu are better for larger f/m; twenty would gain some 1 %.
 BALANCES = dict.fromkeys((0.0, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0), 0.125)
 # For thresholds found anew.
-TILTS = (1.0, 0.95, 0.85, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03)  # the c beyond which few clients are, for step 4b
+TILTS = (
+    1.0,
+    0.95,
+    0.85,
+    0.7,
+    0.5,
+    0.35,
+    0.25,
+    0.18,
+    0.12,
+    0.08,
+    0.05,
+    0.03,
+)  # the c beyond which few clients are, for step 4b
 UNSOLVED = 1e-5  # A solve with a tolerance of this or less is covered; the default is a tenth of it.
-BLURRED = 1e-4  # relative error of the distances from which a solve may have found its thresholds; rounding is less
-WIDEST = 0.1  # natural logarithm of the range of thresholds for which a slope is bounded at a time
+BLURRED = 1e-3  # relative error of the distances from which a solve may have found its thresholds; rounding is less
+WIDEST, PIECES = 0.1, 50  # natural logarithm of a piece of the range of t for step 4c; and how many pieces there may be
+TRIALS = 200  # the most pieces of the way to try for step 4c; some 20 are usual
 FINEST = 2e-3  # The radius is found to this exponent of 2, some 0.1 %.
 
 
@@ -193,7 +233,9 @@ class Certificate:
         some = self.distances[self.distances > 0]
         unit = float(np.median(some)) if len(some) else 1.0
         exponent, step, proving = self._far(unit, change), 0.5, dict[float, float]()
-        while step > FINEST and LOWEST < exponent < math.inf:
+        for _ in range(TRIALS):
+            if step < FINEST or not LOWEST < exponent < math.inf:
+                break
             found = self._proves_between(unit * 2.0 ** (exponent - step), unit * 2.0**exponent, change, proving)
             if found:
                 exponent, step, proving = exponent - step, 1.5 * step, found
@@ -212,6 +254,8 @@ class Certificate:
         if not 0 < low <= high < math.inf:
             return {}
         pieces = math.ceil(math.log(high / low) / WIDEST)
+        if pieces > PIECES:
+            return {}
         ends = low * (high / low) ** (np.arange(pieces + 1) / pieces)
         for scales in pairwise(ends.tolist()):
             found = self._proves(near, change, proving, scales) or self._proves(near, change, BALANCES, scales)
@@ -322,6 +366,10 @@ def _chords(distances: Vector, forces: Vector, least: Vector, largest: Vector, r
     concave functions is concave. Two cases are not concave:
       - rho > d: the tangent of P at min(c0, 0) lies below P where P is convex, so we take min(P, tangent), which is concave;
       - before the client, R turns up from d c + rho to T P where the path leaves the threshold: we stay on d c + rho.
+    Of a range of thresholds, the largest makes R least before the client, and the least one after. A chord from before to after
+    it lies below R, too: one that starts on d c + rho ends no higher than this line, and lies below it, so that it is below 0
+    where R is 0, and from there on below the concave T P. One that starts on T P, with the largest T, lies below the chords of
+    T P for both T, because P is negative at its start and positive at its end.
     """
     scale = np.maximum(distances, radius)  # the unit of length, so that nothing overflows
     low, high = np.minimum(least / scale, 2.0), np.minimum(largest / scale, 2.0)  # D <= 2: a larger T changes nothing.
