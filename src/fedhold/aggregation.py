@@ -106,15 +106,19 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
             f"{problem} Note that {admission.rejected} of {len(admission.reasons)} clients were rejected."
         ) from None
     clients = _clients(account, admission, geometry)
+    value = admission.shaped(account.value)
+    received = partial(admission.received, value)
     return Aggregation(
-        value=admission.shaped(account.value),
+        value=value,
         weights=None if account.weights is None else clients.weights,
         clients=clients,
         converged=account.solved.converged,
         iterations=account.solved.iterations,
         rule=" | ".join(map(str, stages)),
         f=account.f,
-        proof=Proof(geometry, account.value, account.distances, account.solved) if account.certifies else None,
+        proof=Proof(geometry, account.value, account.distances, account.solved, received)
+        if account.certifies
+        else None,
     )
 
 

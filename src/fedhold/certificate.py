@@ -1,60 +1,113 @@
-"""How far f liars can have moved a Huber aggregate, proven from one round's distances and angles.
+"""How far a Huber aggregate is from what it would be without any f clients, or with others in their place: proofs.
 
-g minimises sum_i n_i phi_i(|s - X_i|); a_B minimises the same sum, with the same thresholds, without a set B of at most
-f clients. `Certificate.radius(f)` is a rho with |g - a_B| <= rho for every such B. The proof:
+g minimises sum_i n_i phi_i(|s - X_i|), thresholds T_i, up to rounding and the tolerance of a solve. B is any set of at most f
+clients, whoever they are. `Certificate.radius(f)` is a rho such that a_B, which minimises the same sum without B, has
+|g - a_B| <= rho: leave out any f clients, and everyone else's aggregate lies within the radius. So if those who lie are at most
+f, the aggregate of those who do not is there. Steps 1 and 2 prove it with the thresholds as they are. With `replaced=True`,
+a_B has other updates in place of those of B (step 3); with `automatic=True`, thresholds of its own (step 4). Rounding is in
+step 5. The n_i are as they are throughout, whether capped or not.
 
 1. By convexity it is enough that, for every unit vector v, the sum without B rises along v at g + rho v. Its slope there
-   is, with u_i = (g - X_i)/d_i, c_i = <v, u_i>, w_i = n_i min(d_i, T_i) and the gradient r = sum_i w_i u_i at g,
+   is the sum of n_i R_i(c_i) over the clients not in B. With u_i = (g - X_i)/d_i and c_i = <v, u_i>,
 
-       <r, v> + sum_{i not in B} n_i H_i(c_i) - sum_{i in B} w_i c_i
-       H(c) = min(1, T/D) (d c + rho) - min(d, T) c,    D = sqrt(d^2 + 2 rho d c + rho^2)
+       R(c) = min(1, T/D) (d c + rho),    D = sqrt(d^2 + 2 rho d c + rho^2)
 
-   |r| <= slack. H >= 0, because it is what the slope of a convex function gains on the way from g to g + rho v.
-2. For every v, |c_i| <= 1, sum_i w_i c_i = <r, v>, and sum_i w_i c_i^2 <= lambda, the top eigenvalue of
-   sqrt(w_i w_j) <u_i, u_j>. So for any mu > 0 and nu in [0, 1] we may add nu (sum_i w_i c_i - <r, v>) = 0 and
-   mu (sum_i w_i c_i^2 - lambda) <= 0. Then every client's term may be minimised over a c of its own:
+2. For every v, |c_i| <= 1. With w_i = n_i min(d_i, T_i), sum_i w_i c_i <= slack in absolute value, because sum_i w_i u_i is the
+   gradient at g, and sum_i w_i c_i^2 <= lambda, the top eigenvalue of sqrt(w_i w_j) <u_i, u_j>. So for any mu > 0 and nu in
+   [0, 1] we may add mu (sum_i w_i c_i^2 - lambda) <= 0 and (nu - 1) sum_i w_i c_i <= slack. Then every client's term may be
+   minimised over a c of its own:
 
-       slope >= sum_{i not in B} kept_i + sum_{i in B} dropped_i - mu lambda - (1 - nu) slack
-       kept_i = min_c n_i H_i(c) + w_i (mu c^2 + nu c),    dropped_i = min_c w_i (mu c^2 - (1 - nu) c)
+       slope >= sum_{i not in B} kept_i + sum_{i in B} dropped_i - mu lambda - slack
+       kept_i = min_c n_i H_i(c) + w_i (mu c^2 + nu c),    dropped_i = min_c w_i (mu c^2 - (1 - nu) c),    H = R - min(d, T) c
 
    and the worst B is the f largest kept_i - dropped_i. Cauchy-Schwarz on each sum is a special case. This bound is better:
    the pull of B and the gain of the others share one lambda, and the equation says that the others balance the pull of B.
-3. `_chords` are 32 lines below H/min(d, T), one for each piece of [-1, 1]. A line plus mu c^2 + nu c has its minimum in
-   closed form, so kept_i is bounded from below for all c, not only at sampled c.
-
-The bound rises with rho and is concave in mu: two searches find nearly the smallest rho. Whatever rho they find is proven.
+   `_chords` are 32 lines below H/min(d, T), one for each piece of [-1, 1]. A line plus mu c^2 + nu c has its minimum in
+   closed form, so kept_i is bounded from below for all c, not only at sampled c. The bound rises with rho and is concave in
+   mu: two searches find nearly the smallest rho. Whatever rho they find is proven.
+3. An update in place of client i's takes at most n_i T_i from the slope, wherever it is, so dropped_i is that much less.
+4. The automatic rule has T_i = t/sqrt(n_i), t = kappa median_j(sqrt(n_j) D_j), with the distances D_j to the aggregate itself.
+   Such an aggregate is a fixed point, and there may be several. We prove that all of them lie within rho: every place
+   g + R v with R > rho fails to be one, for every v. (So does every place at which the solver can stop: with a gradient of up
+   to UNSOLVED sum_i n_i T_i, and a t that is off by up to BLURRED, relatively.)
+   a. For a given t the slope along v does not fall as R grows. So for R between `near` and `far`, and t between `low` and
+      `high`, it is at least the slope at `near`, with R_i(c) at its least t for each client: at `low` where d c + rho >= 0
+      and at `high` elsewhere. Step 2 bounds it; its w_i and slack stay those of g.
+   b. t between `low` and `high`: by step 2 the clients with c_i >= c have together no more of sum_i w_i than
+      (lambda + 2 a slack + a^2 sum_i w_i)/(c + a)^2, for any a >= 0 (Cantelli's inequality), and those with c_i <= -c neither.
+      So they are no more than some number q, and all others have D_j^2 <= d_j^2 + 2 R d_j c + R^2, or >= with -2 R d_j c. The
+      k-th smallest of numbers of which q may be anything is between the (k - q)-th and the (k + q)-th smallest of all. Without
+      up to f of them it is at least the k-th and at most the (k + f)-th; where up to f are replaced, it is at least the
+      (k - f)-th and at most the (k + f)-th. A median is the mean of two such numbers. The best of several c counts.
+   c. The range of t is cut into pieces, for each of which a. is proven; and all R > rho are cut into pieces from `near` to
+      `far`, from the largest down to the first that is not proven.
+   d. The last piece has no end: a client with d_i < R adds at least min(n_i (R - d_i), sqrt(n_i) t (R - d_i)/(R + d_i)) to the
+      slope, and others at least -sqrt(n_i) t; and t is at most kappa times the mean of two order statistics of
+      sqrt(n_j) (d_j + R). All these, divided by t, rise with R. So where their sum is positive for one R, it is for all larger
+      ones. It is checked that t > 0.
+5. What is known of d_i is a number d_i/(1 + e_i), |e_i| <= `doubt`. R is homogeneous: that of d, T and rho is 1 + e times
+   that of d/(1 + e), T/(1 + e) and rho/(1 + e). So step 2 uses rho (1 - doubt), and for T a range, as in 4a. The factor 1 + e
+   costs doubt n_i min(T_i, d_i + rho) at most. Step 4b takes D_j to be off by doubt d_j.
+   If the value that counts is not g, but at a distance of `apart`, then the radius is larger by this distance.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.geometry import Geometry, Solved
-from fedhold.kernels import SQUARE_RUN, Vector
+from fedhold.geometry import Geometry, Solved, pulls_at
+from fedhold.kernels import Vector, length
 
 __all__ = ["Certificate", "Proof", "top_eigenvalue"]
 
 EPS = float(np.finfo(np.float64).eps)
+VANISHED = 2.0**-500  # Residuals below this have squares that vanish, so that they count as 0.
 ANGLES = np.linspace(-1.0, 1.0, 33)[:, None]  # values of c, exact in binary; chords this short lose about 0.1 % of H(0)
 LOWEST, HIGHEST = -200.0, 1000.0  # exponents of 2. Radii are sought between these powers, in units of a typical pull.
 # The nu to try, each with the mu to begin its search at. Larger nu are better for larger f/m; twenty would gain some 1 %.
-BALANCES = dict.fromkeys((0.0, 0.1, 0.2, 0.35, 0.6), 0.125)
+BALANCES = dict.fromkeys((0.0, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0), 0.125)
+# For thresholds found anew.
+TILTS = (
+    1.0,
+    0.95,
+    0.85,
+    0.7,
+    0.5,
+    0.35,
+    0.25,
+    0.18,
+    0.12,
+    0.08,
+    0.05,
+    0.03,
+)  # the c beyond which few clients are, for step 4b
+UNSOLVED = 1e-5  # A solve with a tolerance of this or less is covered; the default is a tenth of it.
+BLURRED = 1e-3  # relative error of the distances from which a solve may have found its thresholds; rounding is less
+WIDEST, PIECES = 0.1, 50  # natural logarithm of a piece of the range of t for step 4c; and how many pieces there may be
+TRIALS = 200  # the most pieces of the way to try for step 4c; some 20 are usual
+FINEST = 2e-3  # The radius is found to this exponent of 2, some 0.1 %.
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """How far f liars can have moved a Huber aggregate g.
+    """How far the aggregate g is from what it would be without any f clients, or with f others in their place.
 
     samples     the n_i > 0
     distances   d_i = |g - X_i|
-    thresholds  T_i in [0, inf]. They are taken as given: if they are automatic, what liars do to them comes on top
+    thresholds  T_i in [0, inf]
     eigenvalue  the top eigenvalue of sqrt(w_i w_j) <u_i, u_j>, w_i = n_i min(d_i, T_i), or more; see `top_eigenvalue`
     slack       |sum_i w_i u_i| or more; it is not 0, because a solve stops at a tolerance
+    doubt       the relative error of each distance, or more
+    apart       the distance from g to the value that the radius is to be about, or more; 0 where that is g itself
+    kappa       of the automatic rule that found the thresholds; None where they were not found by it
 
     >>> alike = np.ones(100)
     >>> [round(Certificate(alike, alike, alike, eigenvalue=2.0).radius(f), 3) for f in (5, 20, 40, 100)]
@@ -66,6 +119,9 @@ class Certificate:
     thresholds: Vector
     eigenvalue: float
     slack: float = 0.0
+    doubt: float = 0.0
+    apart: float = 0.0
+    kappa: float | None = None
 
     def __post_init__(self) -> None:
         shapes = self.samples.shape, self.distances.shape, self.thresholds.shape
@@ -73,72 +129,210 @@ class Certificate:
             raise ValueError(f"samples, distances and thresholds need one number per client each, got shapes {shapes}")
         if not self.samples.min() > 0:
             raise ValueError(f"samples must be > 0, got {self.samples.min()}; leave rejected clients out")
-        for name in ("distances", "thresholds", "eigenvalue", "slack"):
+        for name in ("distances", "thresholds", "eigenvalue", "slack", "doubt", "apart"):
             if not np.min(getattr(self, name)) >= 0:
                 raise ValueError(f"{name} must be >= 0, got {np.min(getattr(self, name))}; leave rejected clients out")
 
-    def radius(self, f: int) -> float:
-        """A rho with |g - a_B| <= rho for every set B of at most f clients; inf when none is proven.
+    def radius(self, f: int, *, replaced: bool = False, automatic: bool = False) -> float:
+        """A distance from the value within which the aggregate without any f clients lies; inf where none is proven.
 
-        It is the smallest rho for which some mu and nu prove the slope positive, to six digits and rounded up. For f = 0 it is
-        the distance from the minimiser at which the solve may have stopped, as far as the slack tells.
+        f          how many clients may lie. Every set of at most f of them is covered, whoever they are
+        replaced   False: they are left out. True: their updates are replaced by any others, their samples stay
+        automatic  False: everybody keeps the threshold of this round. True: thresholds are found anew by the automatic rule
 
-        f  how many clients may lie
+        The samples of the clients, capped or not, are as they are. With the thresholds as they are, the radius is the smallest
+        one that some mu and nu prove, to six digits and rounded up; for f = 0 it is the distance from the minimiser at which
+        the solve may have stopped, as far as the slack tells. With both, it says how far any f clients can have moved the value
+        by what they sent.
+
+        >>> alike = np.ones(100)
+        >>> proof = Certificate(alike, alike, 0.75 * alike, eigenvalue=2.0, kappa=0.75)
+        >>> round(proof.radius(10), 3), round(proof.radius(10, replaced=True), 3)
+        (0.054, 0.166)
+        >>> round(proof.radius(10, automatic=True), 3), round(proof.radius(10, replaced=True, automatic=True), 3)
+        (0.055, 0.182)
         """
         if isinstance(f, bool) or not isinstance(f, Integral):
             raise TypeError(f"f must be a whole number of clients, got {f!r}; pass an int, such as int(0.2 * m)")
         if f < 0:
             raise ValueError(f"f must be >= 0, got {f}; pass how many clients may lie")
-        if f == 0 and self.slack == 0:
-            return 0.0
+        if automatic and self.kappa is None:
+            raise ValueError("automatic=True is for thresholds that the automatic rule found; leave it out for others")
         if f >= len(self.samples):
             return math.inf
+        change = _Change(int(f), replaced)
+        found = self._with_thresholds_anew(change) if automatic else self._with_thresholds_given(change)
+        return found if self.apart == 0 else math.nextafter(found + self.apart, math.inf)
+
+    # Thresholds as they are: steps 1 to 3 of the proof.
+
+    def _with_thresholds_given(self, change: _Change) -> float:
+        if change.f == 0 and self.slack == 0:
+            return 0.0
         pulls = np.minimum(self.distances, self.thresholds)
         # With the median as the unit, scaled inputs get the same trial radii, and no outlier decides them.
         unit = float(np.median(pulls[pulls > 0])) if pulls.any() else 1.0
         # For each nu the bound rises with rho: a nu that does not prove a radius proves no smaller one either.
-        low, high, proving = self._bracket(unit, int(f))
+        low, high, proving = self._bracket(unit, change)
         while high - low > 1e-6:
             middle = (low + high) / 2
-            found = self._proves(unit * 2.0**middle, int(f), proving)
+            found = self._proves(unit * 2.0**middle, change, proving)
             low, high, proving = (low, middle, found) if found else (middle, high, proving)
         return unit * 2.0**high
 
-    def _bracket(self, unit: float, f: int) -> tuple[float, float, dict[float, float]]:
+    def _bracket(self, unit: float, change: _Change) -> tuple[float, float, dict[float, float]]:
         """Two exponents of 2 around the radius: the lower one is not proven, the higher one is, by the nu and mu given with it.
 
         Both are infinite where no radius is proven, and both are LOWEST where even that one is proven.
         """
-        high, low, step, proving = 0.0, 0.0, 1.0, self._proves(unit, f, BALANCES)
+        high, low, step, proving = 0.0, 0.0, 1.0, self._proves(unit, change, BALANCES)
         if not proving:
             while not proving:
                 if low >= HIGHEST:
                     return math.inf, math.inf, proving
                 low, high, step = high, min(high + step, HIGHEST), 8 * step
-                proving = self._proves(unit * 2.0**high, f, BALANCES)
+                proving = self._proves(unit * 2.0**high, change, BALANCES)
             return low, high, proving
         while high > LOWEST:
             low, step = max(high - step, LOWEST), 2 * step
-            found = self._proves(unit * 2.0**low, f, proving)
+            found = self._proves(unit * 2.0**low, change, proving)
             if not found:
                 return low, high, proving
             high, proving = low, found
         return LOWEST, LOWEST, proving
 
-    def _proves(self, rho: float, f: int, balances: Mapping[float, float]) -> dict[float, float]:
-        """Those of the given nu for which some mu makes the bound on the slope positive; its search begins at the mu given."""
+    def _proves(
+        self, rho: float, change: _Change, balances: Mapping[float, float], scales: tuple[float, float] | None = None
+    ) -> dict[float, float]:
+        """Those of the given nu for which some mu makes the bound on the slope positive; its search begins at the mu given.
+
+        scales  None for the thresholds as they are; or the least and the largest t of the thresholds t / sqrt(n_i)
+        """
         with np.errstate(all="ignore"):  # Overflow and 0/0 end in a bound of NaN, which proves nothing.
-            lines = _chords(self.distances, self.thresholds, rho)
-            pulls = self.samples * np.minimum(self.distances, self.thresholds)
-            still = self.samples * np.where(self.distances == 0, np.minimum(rho, self.thresholds), 0.0)  # H where w = 0
+            n, d, own = self.samples, self.distances, self.thresholds
+            low, high = (own, own) if scales is None else (scale / np.sqrt(n) for scale in scales)
+            rest = self.slack + (0.0 if scales is None else UNSOLVED * float((n * high).sum()))
+            added = n * high if change.replaced else np.zeros(len(n))
+            if self.doubt:  # step 5 of the proof
+                rho, low, high = rho * (1 - self.doubt), low * (1 - self.doubt), high * (1 + 2 * self.doubt)
+                rest += self.doubt * float((n * np.minimum(high, d + rho)).sum())
+            forces = np.minimum(d, own)
+            lines = _chords(d, forces, low, high, rho)
+            still = n * np.where(d == 0, np.minimum(rho, low), 0.0)  # what clients at g add, where w = 0
 
             def bound(nu: float, mu: float) -> tuple[float, float]:
-                value, derivative = _bound(*lines, pulls, still, nu, mu, f)
-                cost = mu * self.eigenvalue + (1 - nu) * self.slack
-                return value - (1 + 1e-12) * cost, derivative - self.eigenvalue
+                value, derivative = _bound(*lines, n * forces, still, added, nu, mu, change.f)
+                return value - (1 + 1e-12) * (mu * self.eigenvalue + rest), derivative - self.eigenvalue
 
             found = {nu: _positive_at(partial(bound, nu), mu) for nu, mu in balances.items()}
             return {nu: mu for nu, mu in found.items() if mu is not None}
+
+    # Thresholds found anew: step 4 of the proof.
+
+    def _with_thresholds_anew(self, change: _Change) -> float:
+        some = self.distances[self.distances > 0]
+        unit = float(np.median(some)) if len(some) else 1.0
+        exponent, step, proving = self._far(unit, change), 0.5, dict[float, float]()
+        for _ in range(TRIALS):
+            if step < FINEST or not LOWEST < exponent < math.inf:
+                break
+            found = self._proves_between(unit * 2.0 ** (exponent - step), unit * 2.0**exponent, change, proving)
+            if found:
+                exponent, step, proving = exponent - step, 1.5 * step, found
+            else:
+                step /= 2
+        return unit * 2.0**exponent
+
+    def _proves_between(
+        self, near: float, far: float, change: _Change, proving: Mapping[float, float]
+    ) -> dict[float, float]:
+        """Whether no aggregate with thresholds of its own lies between these distances, by step 4c: the last nu and mu for it.
+
+        proving  the nu and mu to try first
+        """
+        low, high = self._scales(near, far, change)
+        if not 0 < low <= high < math.inf:
+            return {}
+        pieces = math.ceil(math.log(high / low) / WIDEST)
+        if pieces > PIECES:
+            return {}
+        ends = low * (high / low) ** (np.arange(pieces + 1) / pieces)
+        for scales in pairwise(ends.tolist()):
+            found = self._proves(near, change, proving, scales) or self._proves(near, change, BALANCES, scales)
+            if not found:
+                return {}
+            proving = found
+        return dict(proving)
+
+    def _far(self, unit: float, change: _Change) -> float:
+        """The exponent of a distance in these units beyond which there is nothing, by step 4d; inf where there is none."""
+        low, high = -1.0, 1.0
+        while not self._nothing_beyond(unit * 2.0**high, change):
+            if high >= HIGHEST:
+                return math.inf
+            low, high = high, min(2 * high, HIGHEST)
+        while high - low > 0.25:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._nothing_beyond(unit * 2.0**middle, change) else (middle, high)
+        return high
+
+    def _nothing_beyond(self, distance: float, change: _Change) -> bool:
+        """Whether step 4d of the proof holds at this distance, and so at all larger ones."""
+        m, d, roots = len(self.samples), self.distances * (1 + self.doubt), np.sqrt(self.samples)
+        with np.errstate(all="ignore"):
+            least, largest = change.ranks(m)
+            inside, scale = d < distance, self._scale(roots * (d + distance), largest) * (1 + BLURRED)
+            if least[0] <= m - int(inside.sum()):  # Half of the clients may be where the aggregate is, so that T = 0.
+                return False
+            past = (distance - d) / (distance + d)
+            terms = np.where(inside, np.minimum(self.samples * ((distance - d) / scale), roots * past), -roots)
+            lost = terms + roots if change.replaced else np.maximum(terms, 0.0)
+            worst = np.sort(lost)[m - change.f :].sum()
+            return bool(terms.sum() - worst - (UNSOLVED + 1e-12) * roots.sum() > 0)
+
+    def _scales(self, near: float, far: float, change: _Change) -> tuple[float, float]:
+        """The least and the largest t of thresholds t / sqrt(n_i) at an aggregate between these distances: step 4b."""
+        d, roots = self.distances, np.sqrt(self.samples)
+        with np.errstate(all="ignore"):
+            weights = np.cumsum(np.sort((self.samples * np.minimum(d, self.thresholds))[d > 0])) * (1 - 1e-12)
+            total = weights[-1] if len(weights) else 0.0
+            lows, highs = [0.0], [math.inf]
+            for c in TILTS:
+                a = self.eigenvalue / (c * total)
+                most = (self.eigenvalue + 2 * a * self.slack + a**2 * total) / (c + a) ** 2
+                beyond = 0 if c == 1 else int(np.searchsorted(weights, (1 + 1e-9) * most, side="right"))
+                least, largest = change.ranks(len(d), beyond)
+                nearest = np.clip(c * d, near, far)  # where on the way a client with this c is nearest to the path
+                shortest = np.hypot(d - nearest, np.sqrt(2 * (1 - c) * nearest) * np.sqrt(d))
+                longest = np.hypot(d - far, np.sqrt(2 * (1 + c) * far) * np.sqrt(d))
+                lows.append(self._scale(roots * np.maximum(shortest - self.doubt * d, 0.0), least))
+                highs.append(self._scale(roots * (longest + self.doubt * d), largest))
+            return max(lows) * (1 - BLURRED), min(highs) * (1 + BLURRED)
+
+    def _scale(self, scaled: Vector, ranks: tuple[int, int]) -> float:
+        """kappa times the mean of the numbers of these two ranks: 0 for ranks below 1, inf for ranks beyond the last."""
+        assert self.kappa is not None
+        padded = np.concatenate([[0.0], np.sort(scaled), [math.inf]])
+        low, high = padded[np.clip(ranks, 0, len(scaled) + 1)]
+        return float(self.kappa * (low / 2 + high / 2))
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a radius allows for: any f clients are left out, or their updates are replaced."""
+
+    f: int
+    replaced: bool
+
+    def ranks(self, m: int, beyond: int = 0) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Step 4b of the proof: the ranks among m numbers between which the two middle numbers lie after the change.
+
+        beyond  of how many further clients the number may be anything
+        """
+        kept = m if self.replaced else m - self.f
+        below = self.f + beyond if self.replaced else beyond
+        middle = (kept + 1) // 2, kept // 2 + 1
+        return (middle[0] - below, middle[1] - below), (middle[0] + self.f + beyond, middle[1] + self.f + beyond)
 
 
 def top_eigenvalue(cosines: NDArray[np.floating], pulls: Vector, *, error: float = 0.0) -> float:
@@ -160,8 +354,11 @@ def top_eigenvalue(cosines: NDArray[np.floating], pulls: Vector, *, error: float
     return min(top + error + (len(pulls) + 8) * EPS, 1.0) * total
 
 
-def _chords(distances: Vector, thresholds: Vector, radius: float) -> tuple[Vector, Vector]:
+def _chords(distances: Vector, forces: Vector, least: Vector, largest: Vector, radius: float) -> tuple[Vector, Vector]:
     """Lines below H / min(d, T) between each two neighbouring ANGLES: their slopes, and their values at c = 0.
+
+    forces          min(d, T) at g
+    least, largest  the thresholds at g + rho v are anything between these; both are T where they are as they are
 
     H = R - min(d, T) c. With P = (d c + rho)/D, R = min(d c + rho, T P) where the path from g has passed the client
     (d c + rho >= 0), and max(d c + rho, T P) before. P'' has the sign of rho^2 - rho d c - 2 d^2, so P is concave for rho <= d,
@@ -169,9 +366,13 @@ def _chords(distances: Vector, thresholds: Vector, radius: float) -> tuple[Vecto
     concave functions is concave. Two cases are not concave:
       - rho > d: the tangent of P at min(c0, 0) lies below P where P is convex, so we take min(P, tangent), which is concave;
       - before the client, R turns up from d c + rho to T P where the path leaves the threshold: we stay on d c + rho.
+    Of a range of thresholds, the largest makes R least before the client, and the least one after. A chord from before to after
+    it lies below R, too: one that starts on d c + rho ends no higher than this line, and lies below it, so that it is below 0
+    where R is 0, and from there on below the concave T P. One that starts on T P, with the largest T, lies below the chords of
+    T P for both T, because P is negative at its start and positive at its end.
     """
     scale = np.maximum(distances, radius)  # the unit of length, so that nothing overflows
-    t = np.minimum(thresholds / scale, 2.0)  # D <= 2, so a larger T changes nothing.
+    low, high = np.minimum(least / scale, 2.0), np.minimum(largest / scale, 2.0)  # D <= 2: a larger T changes nothing.
     d, rho = distances / scale, radius / scale
     # Written in terms of 1 + c, D and d c + rho lose no digits where the path meets the client (rho = d, c = -1).
     bend = np.where(rho > d, np.minimum((rho + 2 * d) * (rho - d) / (d * rho), 1.0), 1.0)
@@ -179,28 +380,33 @@ def _chords(distances: Vector, thresholds: Vector, radius: float) -> tuple[Vecto
     tangent = (rho - d + d * bend) / reach + d**2 * (d - rho + rho * bend) / reach**3 * (1 + ANGLES - bend)
     distance = np.maximum(np.sqrt((d - rho) ** 2 + 2 * d * rho * (1 + ANGLES)), 16 * EPS)
     past = rho - d + d * (1 + ANGLES)
-    clipped = t * np.minimum(past / distance, tangent)
-    slope = np.where(past >= 0, np.minimum(past, clipped), np.maximum(past, clipped))
+    cosine = np.minimum(past / distance, tangent)
+    slope = np.where(past >= 0, np.minimum(past, low * cosine), np.maximum(past, high * cosine))
     # Rounding moves g + rho v by a few eps of max(d, rho), R by min(1, T/D) times that, and a chord by 16 times more.
-    pull, rounding = np.minimum(d, t), 256 * EPS * np.minimum(1.0, t / distance)
+    pull, rounding = forces / scale, 256 * EPS * np.minimum(1.0, high / distance)
     start = (slope - rounding)[:-1] / pull - ANGLES[:-1]
-    end = (np.where((distance[:-1] < t) & (past[1:] < 0), past[1:], slope[1:]) - rounding[1:]) / pull - ANGLES[1:]
-    sound = pull > 1e-280  # Quotients of subnormal numbers prove nothing; the line 0 stays, because H >= 0.
+    end = (np.where((distance[:-1] < high) & (past[1:] < 0), past[1:], slope[1:]) - rounding[1:]) / pull - ANGLES[1:]
+    sound = pull > 1e-280  # Quotients of subnormal numbers prove nothing.
+    # The line 0 stays, because H >= 0 where the threshold is the same at g and at g + rho v, and for clients at g.
+    otherwise = np.where((least == largest) | (distances == 0), 0.0, -np.inf)
     steepness = np.where(sound, (end - start) / (ANGLES[1] - ANGLES[0]), 0.0)
-    return steepness, np.where(sound, start - steepness * ANGLES[:-1], 0.0)
+    return steepness, np.where(sound, start - steepness * ANGLES[:-1], otherwise)
 
 
 def _bound(
-    steepness: Vector, intercept: Vector, pulls: Vector, still: Vector, nu: float, mu: float, f: int
+    steepness: Vector, intercept: Vector, pulls: Vector, still: Vector, added: Vector, nu: float, mu: float, f: int
 ) -> tuple[float, float]:
-    """The bound of step 2 of the proof, without the terms in lambda and slack, and its derivative in mu, sum_i w_i c_i^2."""
+    """The bound of step 2 of the proof, without the terms in lambda and slack, and its derivative in mu, sum_i w_i c_i^2.
+
+    added  the most that each client can take from the slope by an update that replaces its own; 0 where it is left out
+    """
     tilted = steepness + nu
     c = np.minimum(np.maximum(tilted / (-2 * mu), ANGLES[:-1]), ANGLES[1:])
     least = intercept + c * (tilted + mu * c)
     cell = least.argmin(axis=0), np.arange(len(pulls))
     terms, angles = pulls * least[cell] + still, c[cell]
     angle = min(1.0, (1 - nu) / (2 * mu))
-    dropped = pulls * (mu * angle - (1 - nu)) * angle
+    dropped = pulls * (mu * angle - (1 - nu)) * angle - added
     worst = np.argpartition(dropped - terms, f)[:f]
     worst = worst[dropped[worst] < terms[worst]]
     terms[worst], angles[worst] = dropped[worst], angle
@@ -241,47 +447,53 @@ class Proof:
     """What a certificate is made from, kept until it is asked for: the m x m matrix can cost more than the aggregate itself.
 
     geometry   the admitted clients
-    value      the aggregate
+    centre     the Huber centre
     distances  the distance of every client to it
-    solved     its weights, thresholds and stationarity
+    solved     its weights and thresholds
+    received   the value that the caller has received, as `centre` has it; it may be any, and its distance to the centre counts
     """
 
     geometry: Geometry
-    value: Vector
+    centre: Vector
     distances: Vector
     solved: Solved
+    received: Callable[[], Vector]
 
     def certificate(self) -> Certificate:
-        """The certificate, from the residuals to the value and from all that rounding can have done to them.
+        """The certificate of the value received, from residuals and with all that rounding can have done to them.
+
+        The proof is about a place that the dtype of the updates can hold, so that X_i - place has only the rounding of a
+        difference, however far away from 0 both are. What the solver measured is not relied upon.
 
         Raises a RuntimeError where the updates have changed since they were aggregated.
         """
-        geometry, shares = self.geometry, self.geometry.shares
-        found = geometry.residual_pairs(self.value, self.distances)
-        norms = found.lengths
-        rounding = geometry.rounding_of(self.value)
-        if not np.allclose(norms, self.distances, rtol=1e-3, atol=32 * rounding):
+        geometry, thresholds = self.geometry, self.solved.thresholds
+        assert thresholds is not None
+        place = geometry.rounded(self.centre)
+        pulls = pulls_at(geometry.shares, thresholds, self.distances)
+        found = geometry.residual_pairs(place, self.distances, pulls)
+        distances = found.lengths
+        if not np.allclose(distances, self.distances, rtol=1e-3, atol=32 * geometry.rounding_of(self.centre)):
             raise RuntimeError(
                 "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
                 "result.certificate before you change them, or aggregate a copy."
             )
-        distances = np.where(self.distances > 0, norms, 0.0)
-        inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=distances > 0)
+        inverse = np.divide(1.0, distances, out=np.zeros_like(distances), where=distances > 0)
         cosines = found.products
         cosines *= inverse[:, None]
         cosines *= inverse
-        assert self.solved.thresholds is not None
-        thresholds = self.solved.thresholds
-        # `off` is what rounding can have changed: the force of each client (its distance or its threshold), and the value.
-        forces, before = np.minimum(distances, thresholds), np.minimum(self.distances, thresholds)
-        doubt = geometry.resolution * SQUARE_RUN  # relative error of the lengths
-        off = float(shares @ (np.abs(forces - before) + doubt * forces)) + rounding * float(shares.sum())
-        eigenvalue = top_eigenvalue(cosines, shares * forces, error=found.error)
-        slack = self.solved.stationarity + off
+        # With w_i = n_i min(d_i, T_i), |sum_i w_i u_i| differs from the force by as much as each w_i from pulls_i d_i.
+        forces, exerted = geometry.shares * np.minimum(distances, thresholds), pulls * distances
+        slack = found.force + float(np.abs(forces - exerted).sum() + 2 * found.doubt * exerted.sum())
+        slack += float(geometry.shares.sum()) * math.sqrt(geometry.d) * VANISHED
+        apart = length(self.received() - place) * (1 + geometry.d * EPS)
         return Certificate(
             samples=geometry.shares,
             distances=geometry.real(distances),
             thresholds=np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds)),
-            eigenvalue=float(geometry.real(eigenvalue)),
+            eigenvalue=float(geometry.real(top_eigenvalue(cosines, forces, error=found.error))),
             slack=float(geometry.real(slack)),
+            apart=float(geometry.real(apart)),
+            doubt=found.doubt,
+            kappa=self.solved.kappa,
         )

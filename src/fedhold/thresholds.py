@@ -23,6 +23,7 @@ __all__ = [
     "fixed",
     "follows_distances",
     "from_theory",
+    "kappa_of",
     "threshold_function",
 ]
 
@@ -53,6 +54,11 @@ def _named(of: Callable[..., Threshold], *, of_samples_alone: bool, **parameters
 def follows_distances(threshold: Threshold) -> bool:
     """Whether the T_i may change with the distances, as those of `automatic` do; all others depend on the samples alone."""
     return not getattr(threshold, "of_samples_alone", False)
+
+
+def kappa_of(threshold: Threshold) -> float | None:
+    """The kappa of a threshold function made by `automatic`; None for others."""
+    return getattr(threshold, "kappa", None)
 
 
 KAPPA = 0.75  # chosen from the grid of experiments in docs/threshold.md
@@ -132,6 +138,7 @@ def automatic(kappa: float = KAPPA) -> Threshold:
         result: Vector = factor * np.median(roots * distances) / roots
         return result
 
+    threshold.kappa = factor  # type: ignore[attr-defined]
     return threshold
 
 

@@ -119,10 +119,12 @@ def gram(case, kernels, place):
 
 def residual_gram(case, kernels):
     place = case.X[len(case.X) // 2].copy()
-    found = kernels.residual_gram(case.X, place)
+    pulls = np.linspace(0.5, 1, len(case.X))
+    found = kernels.residual_gram(case.X, place, pulls)
     residual = case.wide - place
     np.testing.assert_allclose(found.squares, (residual**2).sum(axis=1), rtol=case.digits / 100, atol=1e-30)
-    return (found.products, found.squares), (residual @ residual.T, (residual**2).sum(axis=1))
+    force = pulls @ residual
+    return (found.products, found.squares, found.force), (residual @ residual.T, (residual**2).sum(axis=1), force @ force)
 
 
 def mixed(case, kernels):

@@ -38,6 +38,7 @@ class Solved:
     stationarity  an upper bound on |sum_i n_i psi_i| at the centre
     measured      the centre and the distances to it, where a pass has measured them already
     origin        with weights that sum to less than 1, the point that gets the rest; None where they sum to 1
+    kappa         of the automatic rule that found the thresholds; None where they were not found by it
     """
 
     weights: Weights
@@ -47,6 +48,7 @@ class Solved:
     stationarity: float = 0.0
     measured: Measurement | None = None
     origin: Vector | None = None
+    kappa: float | None = None
 
 
 def solve(

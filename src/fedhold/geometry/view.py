@@ -279,11 +279,20 @@ class Geometry:
         """The points scales_i (X_i - centre) in a space of at most m dimensions."""
         return coordinates(self._updates, centre, scales)
 
-    def residual_pairs(self, place: Vector, distances: Vector) -> ResidualPairs:
-        """Products of all pairs of residuals X_i - place, with a proven error; `distances` are about their lengths."""
-        return residual_pairs(self._updates, place, distances)
+    def residual_pairs(self, place: Vector, distances: Vector, pulls: Weights) -> ResidualPairs:
+        """Products of all pairs of residuals X_i - place, and the force of pulls on the place, with a proven error.
+
+        place      a place of `rounded`
+        distances  about the lengths of the residuals
+        pulls      one per client
+        """
+        return residual_pairs(self._updates, place, distances, pulls)
 
     # Rounding.
+
+    def rounded(self, place: Vector) -> Vector:
+        """The place in the dtypes in which updates are read: residuals to it round as the clients' own differences do."""
+        return self._updates.rounded(place)
 
     def rounding_of(self, place: Vector) -> float:
         """The rounding error of a place: the resolution times its length."""

@@ -7,6 +7,7 @@ constant that compiled code reads stands here, and numbers from elsewhere (RUN) 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -95,8 +96,10 @@ class NumbaKernels(NumpyKernels):
             return super().gram(block, place)
         return self._pairs(block, np.zeros_like(block[0]) if place is None else place, exactly=False)
 
-    def residual_gram(self, block: Block, place: Block) -> Pairs:
-        return super().residual_gram(block, place) if len(block) > MANY else self._pairs(block, place, exactly=True)
+    def residual_gram(self, block: Block, place: Block, pulls: Vector) -> Pairs:
+        if len(block) > MANY:
+            return super().residual_gram(block, place, pulls)
+        return replace(self._pairs(block, place, exactly=True), force=self.force(block - place, pulls))
 
     def _pairs(self, block: Block, place: Block, *, exactly: bool) -> Pairs:
         """The products of all pairs around `place`, and |X_i|^2; or, with `exactly`, |X_i - place|^2 summed in float64."""

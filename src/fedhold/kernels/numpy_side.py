@@ -134,10 +134,11 @@ class NumpyKernels:
         residual = block if place is None else block - place
         return Pairs((residual @ residual.T).astype(np.float64), self.row_squares(block))
 
-    def residual_gram(self, block: Block, place: Block) -> Pairs:
+    def residual_gram(self, block: Block, place: Block, pulls: Vector) -> Pairs:
         """Products of all pairs of rows around a place, in runs of RUN, and |X_i - place|^2, in runs of SQUARE_RUN.
 
-        The error of such short sums can be bounded, in whatever order they are made.
+        The force of the pulls on the place is added up over runs of SQUARE_RUN rows. The error of such short sums can be
+        bounded, in whatever order they are made.
         """
         m = len(block)
         residual = block - place
@@ -147,7 +148,14 @@ class NumpyKernels:
                 products += piece @ piece.T
         for pieces in _runs(residual, SQUARE_RUN):
             squares += np.vecdot(pieces, pieces).sum(axis=0, dtype=np.float64)
-        return Pairs(products, squares)
+        return Pairs(products, squares, self.force(residual, pulls))
+
+    def force(self, residual: Block, pulls: Vector) -> float:
+        """|sum_i pulls_i residual_i|^2, over runs of SQUARE_RUN rows."""
+        pulls, force = pulls.astype(residual.dtype), np.zeros(residual.shape[1])
+        for first in range(0, len(residual), SQUARE_RUN):
+            force += pulls[first : first + SQUARE_RUN] @ residual[first : first + SQUARE_RUN]
+        return float(force @ force)
 
     # New rows.
 

@@ -52,10 +52,12 @@ class Pairs(Sums):
 
     products  <X_i - place, X_j - place>
     squares   |X_i|^2, or |X_i - place|^2: the kernel's docstring says which
+    force     |sum_i pulls_i (X_i - place)|^2, where pulls were given
     """
 
     products: Matrix
     squares: Vector
+    force: float = 0.0
 
 
 def added(mine: Found, other: Found) -> Found:

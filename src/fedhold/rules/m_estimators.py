@@ -11,7 +11,7 @@ from fedhold.errors import integer, positive, require
 from fedhold.geometry import Geometry, Measurement, Solved, normalised, pulls_at, solve
 from fedhold.kernels import Vector, Weights, numbers, weighted_median
 from fedhold.rules.declaration import Bound, declares
-from fedhold.thresholds import Threshold, threshold_function
+from fedhold.thresholds import Threshold, kappa_of, threshold_function
 
 __all__ = ["centered_clipping", "geometric_median", "huber", "mean", "median_of_means"]
 
@@ -65,7 +65,7 @@ def huber(
     Zhao, Yu, Wan 2024, eq. (5); its printed iteration leaves out the n_i, ours does not.
     """
     threshold_at = threshold_function(threshold)
-    return _huber(geometry, threshold_at, tol, max_iterations, start)
+    return replace(_huber(geometry, threshold_at, tol, max_iterations, start), kappa=kappa_of(threshold_at))
 
 
 @declares(accuses=True)

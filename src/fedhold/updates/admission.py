@@ -57,6 +57,11 @@ class Admission:
         """A vector of d numbers, in the units in which the updates are read, as one update."""
         return self.updates.shaped(vector, self.template, self.dtypes)
 
+    def received(self, update: object) -> Vector:
+        """What the caller received as an update, in the units in which the updates are read: rounded to its dtype."""
+        flat = self.updates.vector([host(leaf.array) for leaf in flatten(update)])
+        return each(flat, lambda part: np.ldexp(part, self.updates.base))
+
     def start(self, update: object) -> Vector:
         """The caller's start, in the units in which the updates are read; an error where it does not fit them."""
         name = "start"

@@ -120,6 +120,9 @@ class Spread:
         """The Euclidean norm, from the norms of the pieces."""
         return length(np.array(dask.compute(*map(dask.delayed(length), self.array.to_delayed()))))
 
+    def __sub__(self, other: Spread) -> Spread:
+        return Spread(self.widths, self.array - other.array)
+
     def largest(self) -> float:
         """The largest magnitude."""
         return largest(np.array(dask.compute(*map(dask.delayed(largest), self.array.to_delayed()))))
@@ -157,6 +160,10 @@ class ClusterUpdates(Updates):
         (array,), widths = arrays, self._array.chunks[1]
         spread = da.asarray(array).reshape(-1).rechunk((widths,)).astype(np.float64)
         return cast(Vector, Spread(widths, spread.persist()))
+
+    def rounded(self, vector: Vector) -> Vector:
+        dtype = np.float64 if self.wide or self.base else self.sources[0].dtype
+        return cast(Vector, cast(Spread, vector).each(lambda part: part.astype(dtype).astype(np.float64)))
 
     def shaped(self, vector: Vector, template: Any, dtypes: list[str]) -> Any:
         """A Dask array of what the last pass left on the cluster; it is converted block by block when it is computed."""

@@ -271,6 +271,14 @@ class Updates:
         """The arrays of one update as a vector of d numbers."""
         return np.concatenate([to_host(array, np.float64).reshape(-1) for array in arrays])
 
+    def rounded(self, vector: Vector) -> Vector:
+        """The vector in the dtypes in which updates are read, so that reading it beside them changes nothing more."""
+        if self.wide or self.base:
+            return vector
+        ends = np.cumsum([source.size for source in self.sources])[:-1]
+        parts = zip(np.split(vector, ends), self.sources, strict=True)
+        return np.concatenate([part.astype(source.dtype).astype(np.float64) for part, source in parts])
+
     def row(self, client: int) -> Vector:
         """One client's update."""
         row = self.zeros()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedhold.kernels import (
     RUN,
+    SQUARE_RUN,
     Block,
     Matrix,
     NumpyKernels,
@@ -336,30 +337,42 @@ def coordinates(updates: Updates, centre: Vector, scales: Vector) -> Matrix:
 class ResidualPairs:
     """The residuals X_i - place of all clients.
 
-    products   <X_i - place, X_j - place> for all pairs
-    lengths    |X_i - place|
-    error      the most that a cosine, a product over two lengths, can be off
+    products    <X_i - place, X_j - place> for all pairs
+    lengths     |X_i - place|
+    force       |sum_i pulls_i (X_i - place)|
+    resolution  the relative rounding error of one number as it was read
     """
 
     products: Matrix
     lengths: Vector
-    error: float
+    force: float
+    resolution: float
+
+    @property
+    def error(self) -> float:
+        """The most that a cosine, a product over two lengths, can be off."""
+        # The 64 cover the lengths, which are off by half of SQUARE_RUN each, the rounding of the differences, and the sums.
+        return (RUN + 64) * self.resolution
+
+    @property
+    def doubt(self) -> float:
+        """The relative error of the lengths, and of the force in units of sum_i pulls_i |X_i - place|, or more."""
+        return SQUARE_RUN * self.resolution
 
 
-def residual_pairs(updates: Updates, place: Vector, distances: Vector) -> ResidualPairs:
+def residual_pairs(updates: Updates, place: Vector, distances: Vector, pulls: Weights) -> ResidualPairs:
     """Residuals with a proven error: n products added up in any order are off by n roundings of |x| |y| at most.
 
-    place      rounded as the updates are
+    place      a place that the dtype in which updates are read can hold
     distances  about the lengths of the residuals: where squares would vanish in float32, float64 is read
+    pulls      the pulls whose force on the place is to be found
     """
-    some = distances[distances > 0]
-    if len(some) and np.square(some.min()) < updates.d * 2.0**-80:
+    if np.square(distances.min()) < updates.d * 2.0**-80:
         updates = updates.widened()
     kernels = updates.kernels
 
     def kernel(block: Block, at: slice) -> Pairs:
-        return kernels.residual_gram(block, place[at].astype(block.dtype))
+        return kernels.residual_gram(block, place[at].astype(block.dtype), pulls)
 
     found = updates.sum(kernel, kernels.pairing(updates.m))
-    # The 64 cover the lengths, which are off by half of SQUARE_RUN each, the rounding of the differences, and the sums.
-    return ResidualPairs(found.products, np.sqrt(found.squares), (RUN + 64) * updates.resolution)
+    return ResidualPairs(found.products, np.sqrt(found.squares), float(np.sqrt(found.force)), updates.resolution)
