@@ -9,7 +9,7 @@ IN_VENV := $(VENV)/bin/python -m
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo bench test lint check format clean
+.PHONY: help demo deploy-demo bench docs test lint check format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -23,6 +23,10 @@ deploy-demo: $(VENV)/.installed-flower ## a Flower federation of seven processes
 bench: $(VENV)/.installed ## our rules beside those of other libraries, in an environment made for them; docs/performance.md
 	@$(VENV)/bin/python benchmarks/peers --round --scaling --json docs/performance.json --docs docs/performance.md
 
+docs: $(VENV)/.installed-dev ## the documentation site, into build/docs; a warning is an error
+	$(IN_VENV) sphinx --fail-on-warning --keep-going --quiet --jobs auto docs build/docs
+	@echo "The site is build/docs/index.html."
+
 # Deployments are real processes that need the cores for themselves. Pytest exits with 5 where ARGS names none of their tests.
 test: $(VENV)/.installed-dev ## every test
 	$(IN_VENV) pytest -n auto -m 'not deployment' $(ARGS)
@@ -34,7 +38,7 @@ lint: $(VENV)/.installed-dev ## format, lint, imports, types: say what is wrong,
 	$(VENV)/bin/lint-imports --no-logo
 	$(IN_VENV) mypy
 
-check: lint test ## all that must pass before a change goes in
+check: lint docs test ## all that must pass before a change goes in
 
 format: $(VENV)/.installed-dev ## format, and fix what the linter can fix
 	$(IN_VENV) ruff format .
@@ -57,5 +61,5 @@ $(VENV)/.installed-flower: pyproject.toml | $(VENV)/bin/pip
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/pip
-	$(IN_VENV) pip install --quiet --editable '.[dev]'
+	$(IN_VENV) pip install --quiet --editable '.[dev,docs]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-flower

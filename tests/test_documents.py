@@ -22,7 +22,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "Makefile",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 SOURCES = [path for folder in ("src", "examples", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -136,6 +136,34 @@ def test_every_exception_is_needed():
     texts = [path.read_text(encoding="utf-8") for path in [*DOCUMENTS, *PROJECTS]]
     asked = {name_of(one) for text in texts for one in requirements(text)}
     assert MEANT.keys() <= asked - OURS
+
+
+# Links
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+PAGES = [*sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def linked(path):
+    """The files that a document links to by relative paths."""
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = [(one or other).partition("#")[0] for one, other in LINK.findall(text)]
+    return [(path.parent / target).resolve() for target in targets if target and "://" not in target]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    assert [str(target) for target in linked(path) if not target.exists()] == []
+
+
+def test_every_page_is_reached_from_the_readme():
+    reached, ahead = set(), [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page not in reached:
+            reached.add(page)
+            ahead += [target for target in linked(page) if target.suffix == ".md" and target.exists()]
+    assert [str(page.relative_to(ROOT)) for page in PAGES if page not in reached] == []
 
 
 # The scanner itself

@@ -198,7 +198,7 @@ def test_readme_has_a_row_with_the_same_bound_and_source(name):
 
 # The documents
 
-FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def same(shown, printed):
@@ -216,18 +216,41 @@ def same(shown, printed):
     return all(alike(a.strip(",;."), b.strip(",;.")) for a, b in pairs)
 
 
-def test_readme_runs():
+def flower_names():
+    """What a ServerApp has when it comes to the lines that the documents show."""
+    from flower_grid import LocalGrid, client_app, model
+
+    return {"grid": LocalGrid(client_app(), m=6), "initial_arrays": model()}
+
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WITH_BLOCKS = [path for path in DOCUMENTS if "```python" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", WITH_BLOCKS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_code_in_a_document_runs(path, tmp_path, monkeypatch):
     """Python blocks run in order, in one namespace; a text block shows what the block before it printed."""
-    namespace, printed, ran = {}, "", 0
-    for language, body in FENCED.findall(README):
+    monkeypatch.chdir(tmp_path)
+    namespace, printed = {"__name__": "__main__"}, ""
+    for language, body in FENCED.findall(path.read_text(encoding="utf-8")):
         if language == "python":
+            if "grid" in body:
+                namespace |= flower_names()
             output = io.StringIO()
             with contextlib.redirect_stdout(output):
-                exec(compile(body, "README.md", "exec"), namespace)
-            printed, ran = output.getvalue(), ran + 1
+                exec(compile(body, path.name, "exec"), namespace)
+            printed = output.getvalue()
         elif language == "text":
-            assert same(body, printed), f"README.md shows\n{body}\nbut its code prints\n{printed}"
-    assert ran > 0
+            assert same(body, printed), f"{path.name} shows\n{body}\nbut its code prints\n{printed}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_document_has_no_code_that_is_not_run(path):
+    """A block is Python, which runs; its output; a shell's commands; a configuration; or a directive of the site."""
+    for language, body in FENCED.findall(path.read_text(encoding="utf-8")):
+        known = language in {"python", "text", "sh", "toml", ""} or language.startswith("{")
+        assert known, f"{path.name}: {language}\n{body}"
+        assert language or not re.search(r"^(from|import) ", body, re.MULTILINE), f"{path.name}: name the language"
 
 
 def test_documents_name_commands_that_exist():

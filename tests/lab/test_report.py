@@ -10,14 +10,14 @@ import pytest
 from browser import probe_page
 from fedhold.lab import Experiment, Result, Verdict
 from fedhold.lab.report import Panel, write_report
-from fedhold.report import Table, number
+from fedhold.report import Paragraph, Source, Table, number
 
 M, ROUNDS, LIARS = 40, 30, 8
 LABELS = {"mean": "mean", "krum": "krum(f=8)", "huber": "huber(threshold=0.2)", "huber automatic": "huber"}
 VERDICTS = [
     Verdict("Huber is best under <sign flips>.", "section 7.1", "holds", "0.10 against 0.19 & more"),
     Verdict("Krum fails under its own attack.", "section 7.2", "fails", "a long row of numbers, " * 20),
-    Verdict("The mean of everything is no better.", "section 7.3", "undecided", "0.00 +- 0.02"),
+    Verdict("The mean of everything is no better.", "ours", "undecided", "0.00 +- 0.02", quoted=False),
 ]
 WIDE = tuple(f"a wide column {k}" for k in range(8))
 TABLES = [Table("Table 1, measured", ("rule", *WIDE), [("krum", *[1 / 3] * 8), ("huber", *[None] * 8)])]
@@ -61,6 +61,15 @@ def report(directory, **more):
 def read(path):
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def test_the_page_quotes_a_source_and_says_how_to_read_it(tmp_path):
+    about = [Source("A paper,", "doi:10.1/x", "https://doi.org/10.1/x")]
+    page = report(tmp_path, png=False, about=about, reading=[Paragraph("How to read it.")]).read_text(encoding="utf-8")
+    assert '<a href="https://doi.org/10.1/x">doi:10.1/x</a>' in page
+    assert "<q>Krum fails under its own attack.</q>" in page
+    assert "<q>The mean of everything" not in page  # a sentence of our own
+    assert page.index("doi.org") < page.index("How to read it.") < page.index("Krum fails under")
 
 
 def test_the_files_hold_the_numbers(tmp_path):

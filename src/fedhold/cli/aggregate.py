@@ -55,9 +55,7 @@ def aggregate(
     fails on the way.
     """
     with usage_errors():
-        result, names = _aggregated_files(
-            updates, rule=rule, out=out, samples=samples, report=report, seed=seed
-        )
+        result, names = _aggregated_files(updates, rule=rule, out=out, samples=samples, report=report, seed=seed)
         with _saying(f"Nothing was written to {out}"):
             save_update(result.value, out)
         if report is not None:

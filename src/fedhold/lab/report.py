@@ -123,7 +123,9 @@ def write_report(
     results: Sequence[Result],
     *,
     title: str,
+    about: Sequence[Block] = (),
     verdicts: Sequence[Verdict] = (),
+    reading: Sequence[Block] = (),
     tables: Sequence[Table] = (),
     panels: Sequence[Panel] = (),
     png: bool | None = None,
@@ -133,7 +135,9 @@ def write_report(
     results    all of them are listed; those that kept their weights add a heat map and detection rates, those with a
                certificate its radius per round
     title      of the page
+    about      what the page begins with
     verdicts   on the claims of a paper
+    reading    what a reader of the verdicts must know, shown above them
     tables     shown as they are
     panels     the charts of metrics; their results need not be among `results`
     png        True draws the figures as PNG files, which needs matplotlib; False draws none; None draws them where
@@ -158,7 +162,8 @@ def write_report(
     maps = [group.heat_map() for group in watched]
 
     sections = [
-        Section("Claims", [Claims(verdicts)] if verdicts else []),
+        Section("About", about),
+        Section("Claims", [*reading, Claims(verdicts)] if verdicts else []),
         Section("Tables", [block for table in tables for block in (Heading(table.title), table)]),
         Section("Curves", [Cards(curves)] if curves else []),
         Section("Who was held down", _held_down(maps, detections)),

@@ -65,12 +65,14 @@ class Verdict:
     where    its source
     outcome  holds, fails or undecided
     numbers  how the claim was read, and the comparisons that decided
+    quoted   whether the sentence is the source's own, and not ours
     """
 
     says: str
     where: str
     outcome: str
     numbers: str
+    quoted: bool = True
 
 
 class MissingResult(KeyError):  # noqa: N818

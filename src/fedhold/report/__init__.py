@@ -23,7 +23,7 @@ from fedhold.report.heatmap import (
     groups,
     weight_map,
 )
-from fedhold.report.pages import Block, Cards, Folded, Heading, Pair, Paragraph, Section, page
+from fedhold.report.pages import Block, Cards, Folded, Heading, Pair, Paragraph, Section, Source, page
 from fedhold.report.tables import Table, file_paths, write_tables
 from fedhold.report.terminal import print_line, print_table, table_of
 from fedhold.report.untrusted import one_line, quoted
@@ -45,6 +45,7 @@ __all__ = [
     "Pair",
     "Paragraph",
     "Section",
+    "Source",
     "Table",
     "Tick",
     "WeightMap",

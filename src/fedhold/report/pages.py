@@ -38,6 +38,15 @@ class Paragraph(Block):
 
 
 @dataclass(frozen=True)
+class Source(Block):
+    """Where something comes from: its title and authors, and a link to it."""
+
+    text: str
+    link: str
+    url: str
+
+
+@dataclass(frozen=True)
 class Heading(Block):
     """A heading above a table."""
 

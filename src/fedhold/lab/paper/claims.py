@@ -86,6 +86,7 @@ class Claim:
     reading  what we take it to mean in numbers
     needs    the figures whose results it is tested on
     test     from the measurements to the evidence
+    quoted   whether the sentence is the paper's own, and not ours
     """
 
     says: str
@@ -93,6 +94,7 @@ class Claim:
     reading: str
     needs: tuple[str, ...]
     test: Callable[[Measurements], Evidence]
+    quoted: bool = True
 
 
 def interval(values: Sequence[float], *, exact: bool = False) -> tuple[float, float]:
@@ -129,7 +131,8 @@ def outcome(evidence: Evidence) -> str:
 def judge(claim: Claim, measurements: Measurements) -> Verdict:
     """Test a claim on the results of a plan."""
     evidence = claim.test(measurements)
-    return Verdict(claim.says, claim.where, outcome(evidence), f"{claim.reading}. {_numbers(evidence)}")
+    numbers = f"{claim.reading}. {_numbers(evidence)}"
+    return Verdict(claim.says, claim.where, outcome(evidence), numbers, claim.quoted)
 
 
 def _numbers(evidence: Evidence) -> str:

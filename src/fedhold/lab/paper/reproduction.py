@@ -18,9 +18,46 @@ from fedhold.errors import integer, unknown
 from fedhold.lab import Done, Experiment, Failed, Panel, Result, Store, Verdict, in_processes, run_all, write_report
 from fedhold.lab.paper import table1, theory
 from fedhold.lab.paper.claims import Measurements, judge
-from fedhold.lab.paper.figures import FIGURES, METHODS, Plan, experiments
+from fedhold.lab.paper.figures import AUTOMATIC_T, FIGURES, METHODS, PAPER_T, Plan, experiments
 from fedhold.lab.paper.sentences import CLAIMS
-from fedhold.report import Table, print_line
+from fedhold.report import Block, Paragraph, Source, Table, print_line
+
+ABOUT: tuple[Block, ...] = (
+    Source(
+        "P. Zhao, F. Yu, Z. Wan: A Huber Loss Minimization Approach to Byzantine Robust Federated Learning. AAAI 2024,",
+        "doi:10.1609/aaai.v38i19.30181",
+        "https://doi.org/10.1609/aaai.v38i19.30181",
+    ),
+    Table(
+        "The paper's names, and ours",
+        ("paper", "here", "what it is"),
+        (
+            ("KA", "krum_attack", "attack: as far against the gradient as Krum still follows"),
+            ("TMA", "trimmed_mean_attack", "attack: every liar far out on the wrong side of every coordinate"),
+            ("HLMA", "huber_attack", "attack: each liar moves against the gradient by no more than its threshold"),
+            ("our method", PAPER_T, "the Huber aggregator with the T that the paper gives"),
+            ("", AUTOMATIC_T, "the same without a T to choose; not in the paper"),
+            ("Krum", "krum", "the client closest to its neighbours; told how many lie"),
+            ("GMM", "median_of_means", "geometric median of means; told how many lie"),
+            ("CWM", "median", "median of every coordinate"),
+            ("CWTM", "trimmed_mean", "trimmed mean of every coordinate; told how many lie"),
+        ),
+    ),
+)
+READING: tuple[Block, ...] = (
+    Paragraph(
+        "A claim is judged by progress: 0 is where a run without liars started, 1 is where the mean of such a run ended, on "
+        "the same data. Below 0 the liars made the model worse than it was at the start."
+    ),
+    Paragraph(
+        "A number such as +0.12 +- 0.03 is the mean over the seeds of what speaks for the claim, with the half width of its "
+        "95 % t interval. A claim holds if every interval lies above 0, fails if one lies below 0, and is undecided otherwise."
+    ),
+    Paragraph(
+        "The metric behind a method's name, as in (krum 7.071), is its mean over the last tenth of the rounds. The legend of a "
+        "chart shows the metric of a single round instead, the last one until you point at another."
+    ),
+)
 
 PARTS = (*FIGURES, "table1", "theory")
 COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
@@ -78,7 +115,9 @@ def reproduce(
         out,
         results,
         title="The paper, reproduced" + (" (quick: few rounds on MNIST, nothing to conclude from)" if quick else ""),
+        about=ABOUT,
         verdicts=verdicts,
+        reading=READING,
         tables=tables,
         panels=_panels(figures, plan, found),
     )

@@ -248,6 +248,7 @@ CLAIMS = (
         f"Progress > {WELL}",
         ("fig1", "fig2", "fig3"),
         lambda of: [of.above(name, "mean", WELL) for name in ("fig1d", "fig2d", "fig3d")],
+        quoted=False,
     ),
     Claim(
         "Huber with the automatic threshold is nowhere significantly worse than with the paper's T.",
@@ -255,5 +256,6 @@ CLAIMS = (
         f"Not {SLIGHT} less progress in any subfigure",
         tuple(FIGURES),
         lambda of: [of.close(n, PAPER_T, AUTOMATIC_T, SLIGHT) for n in (*FIG1, *FIG2, *FIG3, *FIG4, *FIG5)],
+        quoted=False,
     ),
 )
