@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhold.certificate import Certificate, Proof
 from fedhold.geometry import Geometry, Solved
 from fedhold.kernels import Matrix, Vector, Weights, numbers
+from fedhold.rules import Rescaled
 from fedhold.spec import Stage, parse
 from fedhold.updates import (
     ALL_PAIRS,
@@ -45,6 +46,7 @@ def aggregate(
     samples: ArrayLike | None = None,
     rng: np.random.Generator | int | None = None,
     start: Any = None,
+    root: Any = None,
     sample_cap: float | None = 3.0,
     like: Any = None,
     **parameters: Any,
@@ -59,6 +61,7 @@ def aggregate(
     samples     the n_i that clients claim; by default every client counts as one sample
     rng         a generator or a seed, for rules that draw; by default they draw the same every time
     start       where to begin, shaped as one update, such as the last aggregate; for the rules that have a start
+    root        the server's own update, shaped as one update; for the rules that compare clients with it (fl_trust, monna)
     sample_cap  a client's n_i is capped at this multiple of the median; None trusts all claims
     like        an update of the right structure, such as the model you sent; by default the structure that most clients share
     parameters  those of the rule: f=..., threshold=..., ...
@@ -78,13 +81,18 @@ def aggregate(
     final = stages[-1]
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
+    if root is not None and not final.takes("root"):
+        raise TypeError(f"{final.name} compares clients with no root. Leave it out.")
     generator = _generator(rng)
     admission = past_damaged_files(
         opened(updates),
         lambda given: admit(given, samples, sample_cap, like, lambda matrix: _wanted(stages, matrix)),
     )
-    call = _Call(generator, None if start is None else admission.start(start))
-    geometry = Geometry(admission.updates.reaching(call.start), admission.samples, admission.look)
+    places = {
+        name: admission.place(place, name) for name, place in (("start", start), ("root", root)) if place is not None
+    }
+    call = _Call(generator, **places)
+    geometry = Geometry(admission.updates.reaching(*places.values()), admission.samples, admission.look)
     try:
         account = _account(stages, geometry, admission, call)
     except ValueError as problem:
@@ -110,7 +118,8 @@ class _Call:
     """The arguments of aggregate() that a stage receives if its function has parameters of these names."""
 
     rng: np.random.Generator
-    start: Vector | None
+    start: Vector | None = None
+    root: Vector | None = None
 
 
 def _generator(rng: np.random.Generator | int | None) -> np.random.Generator:
@@ -139,7 +148,7 @@ def _wanted(stages: Sequence[Stage], updates: Updates) -> Wanted:
     compiled, by_columns = updates.kernels.compiled, final.declared.view == "columns"
     if by_columns and not mixings and (updates.costly_to_read or compiled):
         try:
-            rule: Columnwise = _run(final, Geometry(updates, np.ones(updates.m)), _Call(np.random.default_rng(0), None))
+            rule: Columnwise = _run(final, Geometry(updates, np.ones(updates.m)), _Call(np.random.default_rng(0)))
         except ValueError:  # The rule raises it again when it runs on the admitted clients.
             return None
         return rule
@@ -183,6 +192,10 @@ def _account(stages: Sequence[Stage], geometry: Geometry, admission: Admission, 
     outcome = _run(_for_admitted(final, admission), points, call)
     if isinstance(outcome, Columnwise):
         return _of_columns(outcome, points, geometry, mixture, admission.look)
+    if isinstance(outcome, Rescaled):
+        scaling = np.diag(outcome.factors)
+        mixture = scaling if mixture is None else scaling @ mixture
+        points, outcome = geometry.mixed(mixture, points.samples), outcome.weights
     solved = outcome if isinstance(outcome, Solved) else Solved(_checked(outcome, points.m, final.name))
     return _of_weights(solved, points, geometry, mixture, certifies=final.declared.certifies)
 
@@ -374,8 +387,9 @@ class Aggregation:
 
     value       an update with the structure, array library, dtype and device of the clients'. For a Dask array it is a Dask
                 array whose numbers the last pass has left on the cluster; they travel only on .compute()
-    weights     m numbers >= 0 that sum to 1 (to less after `clipping`), so that value = weights @ updates; None for column
-                rules, and where a `start` has a share in the value
+    weights     m numbers >= 0 that sum to 1, so that value = weights @ updates; None for column rules, and where a `start` has
+                a share in the value. They sum to another number where updates are rescaled: by `clipping`,
+                `adaptive_clipping`, `sign_guard`, `fl_trust`
     clients     one row per client
     converged   whether the solver has reached its tolerance; True for rules that solve nothing
     iterations  how many steps it made

@@ -7,7 +7,7 @@ from fedhold.geometry import Geometry
 from fedhold.rules.declaration import declares
 from fedhold.updates import Columnwise
 
-__all__ = ["mean_around_median", "median", "trimmed_mean"]
+__all__ = ["mean_around_median", "median", "phocas", "trimmed_mean"]
 
 
 @declares(view="columns")
@@ -58,3 +58,21 @@ def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
     f, m = integer(f, "f"), geometry.m
     require(m >= 2 * f + 1, "mean_around_median", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
     return Columnwise(lambda kernels, block: kernels.mean_around_median(block, m - f))
+
+
+@declares(view="columns")
+def phocas(geometry: Geometry, *, f: int) -> Columnwise:
+    """The mean of the m - f values of every column that are nearest to its trimmed mean.
+
+    f  how many liars to withstand; the trimmed mean leaves out the f smallest and the f largest values
+
+    >>> import numpy as np
+    >>> from fedhold import aggregate
+    >>> aggregate(np.array([[1.0], [2.0], [3.0], [99.0]]), "phocas", f=1).value
+    array([2.])
+
+    Needs m >= 2f + 1.  Xie, Koyejo, Gupta 2018.
+    """
+    f, m = integer(f, "f"), geometry.m
+    require(m >= 2 * f + 1, "phocas", needs="m >= 2f + 1", m=m, f=f, remedy=FEWER)
+    return Columnwise(lambda kernels, block: kernels.mean_around_trimmed_mean(block, f))

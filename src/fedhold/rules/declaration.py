@@ -21,6 +21,8 @@ class Declaration:
     pairs      it needs the distances between all pairs of clients, which take a Gram matrix
     certifies  its result comes with a proof of how far liars can have moved it
     from_last  by definition it starts from the last round's aggregate
+    from_zero  it looks at lengths or directions as seen from 0, so that an offset that all clients share changes its result:
+               it is for updates, not for models
     """
 
     view: Literal["geometry", "columns"] = "geometry"
@@ -28,6 +30,7 @@ class Declaration:
     pairs: bool = False
     certifies: bool = False
     from_last: bool = False
+    from_zero: bool = False
 
 
 def declares(**facts: Any) -> Callable[[Function], Function]:

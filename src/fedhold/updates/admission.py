@@ -56,9 +56,11 @@ class Admission:
         """A vector of d numbers, in the units in which the updates are read, as one update."""
         return self.updates.shaped(vector, self.template, self.dtypes)
 
-    def start(self, update: object) -> Vector:
-        """The caller's start, in the units in which the updates are read; an error where it does not fit them."""
-        name = "start"
+    def place(self, update: object, name: str) -> Vector:
+        """An update that the caller gave as the argument `name`, in the units in which the updates are read.
+
+        An error is raised where it does not fit them.
+        """
         leaves, expected = _template(update, name), signature(flatten(self.template))
         shapes = [(path, shape) for path, shape, _ in signature(leaves)]
         if shapes != [(path, shape) for path, shape, _ in expected]:
