@@ -1,5 +1,7 @@
 """The formulas, literally: slow, float64, one loop per sum sign. The fast code must agree with these."""
 
+from itertools import combinations
+
 import numpy as np
 
 
@@ -171,3 +173,143 @@ def nearest_neighbour_mixing(X, f):
     X = np.asarray(X, float)
     D = squared_distances(X)
     return np.array([X[np.argsort(row, kind="stable")[: len(X) - f]].mean(axis=0) for row in D])
+
+
+def minimum_diameter_averaging(X, f):
+    """El Mhamdi et al. 2018: of all sets of m - f vectors, the mean of the one with the smallest diameter. Where several have
+    it, the next largest distances decide."""
+    X = np.asarray(X, float)
+    D = np.sqrt(squared_distances(X))
+    best = min(
+        combinations(range(len(X)), len(X) - f),
+        key=lambda S: sorted((D[i, j] for i, j in combinations(S, 2)), reverse=True),
+    )
+    return X[list(best)].mean(axis=0)
+
+
+def monna(X, root, f):
+    """Farhadkhani et al. 2023: the mean of the m - f vectors nearest to one's own."""
+    X = np.asarray(X, float)
+    nearest = sorted(range(len(X)), key=lambda i: np.linalg.norm(X[i] - root))
+    return X[nearest[: len(X) - f]].mean(axis=0)
+
+
+def phocas(X, f):
+    """Xie, Koyejo, Gupta 2018: the mean of the m - f values nearest to the trimmed mean, column by column."""
+    out = []
+    for column, middle in zip(np.asarray(X, float).T, trimmed_mean(X, f), strict=True):
+        nearest = sorted(column, key=lambda value: (abs(value - middle), value))[: len(column) - f]
+        out.append(np.mean(nearest))
+    return np.array(out)
+
+
+def covariance_agnostic_filter(X, f):
+    """Allouah, Guerraoui, Stephan 2025: the loop of the spectral filter; the mean whose covariance has the smallest top
+    eigenvalue of all means met on the way."""
+    X = np.asarray(X, float)
+    m = len(X)
+    w = np.ones(m)
+    best, least = X.mean(axis=0), np.inf
+    while w.sum() > m - 2 * f + 1e-9:
+        mu = w @ X / w.sum()
+        values, vectors = np.linalg.eigh((X - mu).T @ (w[:, None] * (X - mu)) / w.sum())
+        if values[-1] < least:
+            best, least = mu, values[-1]
+        scores = ((X - mu) @ vectors[:, -1]) ** 2
+        top = scores[w > 0].max()
+        if top == 0:
+            break
+        w = w * (1 - np.minimum(scores / top, 1.0))
+    return best
+
+
+def smea(X, f):
+    """Allouah et al. 2023: the mean of the m - f vectors whose covariance has the smallest top eigenvalue."""
+    X = np.asarray(X, float)
+
+    def stretch(S):
+        deviations = X[list(S)] - X[list(S)].mean(axis=0)
+        return np.linalg.eigvalsh(sum(np.outer(x, x) for x in deviations) / len(S))[-1]
+
+    return X[list(min(combinations(range(len(X)), len(X) - f), key=stretch))].mean(axis=0)
+
+
+def comparative_gradient_elimination(X, f):
+    """Gupta, Liu, Vaidya 2021: the m - f shortest gradients; their mean, where the source takes their sum."""
+    X = np.asarray(X, float)
+    shortest = sorted(range(len(X)), key=lambda i: np.linalg.norm(X[i]))[: len(X) - f]
+    return sum(X[i] for i in shortest) / (len(X) - f)
+
+
+def mean_shift(points, bandwidth):
+    """Comaniciu & Meer 2002 with a flat kernel, as scikit-learn has it: seeds at all points, clusters in the order of how many
+    points are within the bandwidth, one label per point, -1 for those beyond the bandwidth of every cluster."""
+    ends = []
+    for point in points:
+        place = point
+        for _ in range(300):
+            moved = np.mean([p for p in points if np.linalg.norm(p - place) <= bandwidth], axis=0)
+            step, place = np.linalg.norm(moved - place), moved
+            if step <= 1e-3 * bandwidth:
+                break
+        ends.append((sum(np.linalg.norm(p - place) <= bandwidth for p in points), tuple(place)))
+    centres = []
+    for _, place in sorted(ends, reverse=True):
+        if all(np.linalg.norm(np.subtract(place, centre)) > bandwidth for centre in centres):
+            centres.append(place)
+    labels = []
+    for point in points:
+        distances = [np.linalg.norm(point - centre) for centre in centres]
+        labels.append(int(np.argmin(distances)) if min(distances) <= bandwidth else -1)
+    return labels
+
+
+def sign_guard(X, low=0.1, high=3.0, quantile=0.5):
+    """Xu et al. 2022, Algorithm 2, with all columns in place of a random tenth."""
+    X = np.asarray(X, float)
+    norms = [np.linalg.norm(x) for x in X]
+    M = np.median(norms)
+    S1 = {i for i, norm in enumerate(norms) if low * M <= norm <= high * M}
+    signs = np.array([[np.mean(x > 0), np.mean(x == 0), np.mean(x < 0)] for x in X])
+    k = max(int(len(X) * quantile), 1)
+    bandwidth = np.mean([sorted(np.linalg.norm(signs - s, axis=1))[k - 1] for s in signs])
+    labels = mean_shift(signs, bandwidth)
+    largest = max(sorted(set(labels) - {-1}), key=labels.count)
+    S2 = {i for i, label in enumerate(labels) if label == largest}
+    chosen = S1 & S2 or S1
+    return sum(X[i] * min(1, M / norms[i]) for i in chosen) / len(chosen)
+
+
+def fl_trust(X, root):
+    """Cao et al. 2021: the mean of the clients made as long as the root update, weighted by ReLU(cosine)."""
+    X, root = np.asarray(X, float), np.asarray(root, float)
+    size = np.linalg.norm(root)
+    trust = [max(0.0, x @ root / (np.linalg.norm(x) * size)) for x in X]
+    return sum(t * size / np.linalg.norm(x) * x for t, x in zip(trust, X, strict=True)) / sum(trust)
+
+
+def fools_gold(X, confidence=1.0):
+    """Fung, Yoon, Beschastnikh 2020, Algorithm 1 in one round; the mean, where the source takes the sum."""
+    X = np.asarray(X, float)
+    m = len(X)
+    cs = np.array([[x @ y / (np.linalg.norm(x) * np.linalg.norm(y)) for y in X] for x in X]) - np.eye(m)
+    v = cs.max(axis=1)
+    for i in range(m):
+        for j in range(m):
+            if v[j] > v[i]:
+                cs[i, j] *= v[i] / v[j]
+    alpha = np.clip(1 - cs.max(axis=1), 0, 1)
+    alpha = np.minimum(alpha / alpha.max(), 0.99)
+    with np.errstate(divide="ignore"):
+        alpha = np.clip(confidence * (np.log(alpha / (1 - alpha)) + 0.5), 0, 1)
+    return sum(a * x for a, x in zip(alpha, X, strict=True)) / alpha.sum()
+
+
+def adaptive_clipping(X, f):
+    """Allouah et al. 2025, Algorithm 2 (ARC): clip the floor(2 (f/m) (m - f)) longest vectors to the length of the next one."""
+    X = np.asarray(X, float)
+    m = len(X)
+    k = 2 * f * (m - f) // m
+    longest_first = sorted((np.linalg.norm(x) for x in X), reverse=True)
+    C = longest_first[k]
+    return np.array([x * min(1.0, C / np.linalg.norm(x)) for x in X])

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhold.certificate import Certificate, Proof
 from fedhold.geometry import Geometry, Solved
 from fedhold.kernels import Matrix, Vector, Weights, numbers
+from fedhold.rules import Rescaled
 from fedhold.spec import Stage, parse
 from fedhold.updates import (
     ALL_PAIRS,
@@ -46,6 +47,7 @@ def aggregate(
     samples: ArrayLike | None = None,
     rng: np.random.Generator | int | None = None,
     start: Any = None,
+    root: Any = None,
     sample_cap: float | None = 3.0,
     like: Any = None,
     **parameters: Any,
@@ -61,6 +63,7 @@ def aggregate(
     rng         a generator or a seed, for rules that draw: the same seed draws the same. By default they draw from the
                 operating system, because liars who know what will be drawn can hide from it
     start       where to begin, shaped as one update, such as the last aggregate; for the rules that have a start
+    root        the server's own update, shaped as one update; for the rules that compare clients with it (fl_trust, monna)
     sample_cap  a client's n_i is capped at this multiple of the median; None trusts all claims
     like        an update of the right structure, such as the model you sent; by default the structure that most clients share
     parameters  those of the rule: f=..., threshold=..., ...
@@ -84,19 +87,22 @@ def aggregate(
     final = stages[-1]
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
+    if root is not None and not final.takes("root"):
+        raise TypeError(f"{final.name} compares clients with no root. Leave it out.")
     generator = _generator(rng)
 
     def attempt(given: Any) -> Aggregation:
         admission = admit(given, samples, sample_cap, like, partial(_wanted, stages))
-        call = _Call(generator, None if start is None else admission.start(start))
-        return _aggregated(stages, admission, call)
+        places = {"start": start, "root": root}
+        read = {name: admission.place(place, name) for name, place in places.items() if place is not None}
+        return _aggregated(stages, admission, _Call(generator, **read))
 
     return past_damaged_files(opened(updates), attempt)
 
 
 def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> Aggregation:
     """What the stages make of the admitted clients."""
-    geometry = Geometry(admission.updates.reaching(call.start), admission.samples, admission.look)
+    geometry = Geometry(admission.updates.reaching(call.start, call.root), admission.samples, admission.look)
     try:
         account = _account(stages, geometry, admission, call)
     except ValueError as problem:
@@ -127,7 +133,8 @@ class _Call:
     """The arguments of aggregate() that a stage receives if its function has parameters of these names."""
 
     rng: np.random.Generator
-    start: Vector | None
+    start: Vector | None = None
+    root: Vector | None = None
 
 
 def _generator(rng: np.random.Generator | int | None) -> np.random.Generator:
@@ -212,6 +219,10 @@ def _account(stages: Sequence[Stage], geometry: Geometry, admission: Admission, 
     outcome = _run(stage, points, call)
     if isinstance(outcome, Columnwise):
         return _of_columns(outcome, points, geometry, mixture, admission.look, f)
+    if isinstance(outcome, Rescaled):
+        scaling = np.diag(outcome.factors)
+        mixture = scaling if mixture is None else scaling @ mixture
+        points, outcome = geometry.mixed(mixture, points.samples), outcome.weights
     solved = outcome if isinstance(outcome, Solved) else Solved(_checked(outcome, points.m, final.name))
     return _of_weights(solved, points, geometry, mixture, f, certifies=final.declared.certifies)
 
@@ -404,8 +415,9 @@ class Aggregation:
 
     value       an update with the structure, array library, dtype and device of the clients'. For a Dask array it is a Dask
                 array whose numbers the last pass has left on the cluster; they travel only on .compute()
-    weights     m numbers >= 0 that sum to 1 (to less after `clipping`), so that value = weights @ updates; None for column
-                rules, and where a `start` has a share in the value
+    weights     m numbers >= 0 that sum to 1, so that value = weights @ updates; None for column rules, and where a `start` has
+                a share in the value. They sum to another number where updates are rescaled: by `clipping`,
+                `adaptive_clipping`, `sign_guard`, `fl_trust`
     clients     one row per client
     converged   whether the solver has reached its tolerance; True for rules that solve nothing
     iterations  how many steps it made

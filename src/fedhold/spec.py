@@ -35,11 +35,26 @@ RULES: dict[str, Function] = {
         rules.centered_clipping,
         rules.spectral_filter,
         rules.divide_and_conquer,
+        rules.minimum_diameter_averaging,
+        rules.monna,
+        rules.phocas,
+        rules.covariance_agnostic_filter,
+        rules.smea,
+        rules.comparative_gradient_elimination,
+        rules.sign_guard,
+        rules.fl_trust,
+        rules.fools_gold,
     )
 }
 MIXINGS: dict[str, Function] = {
     mixing.__name__: mixing
-    for mixing in (rules.nearest_neighbour_mixing, rules.bucketing, rules.clipping, rules.screen)
+    for mixing in (
+        rules.nearest_neighbour_mixing,
+        rules.bucketing,
+        rules.clipping,
+        rules.adaptive_clipping,
+        rules.screen,
+    )
 }
 THRESHOLDS: dict[str, Function] = {
     threshold.__name__: threshold
@@ -47,7 +62,8 @@ THRESHOLDS: dict[str, Function] = {
 }
 # What Python raises where text is no expression, or one nested too deeply.
 UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
-FROM_CALL = ("rng", "start")  # arguments of aggregate() that a stage receives if its function has such parameters
+# Arguments of aggregate() that a stage receives if its function has such parameters.
+FROM_CALL = ("rng", "root", "start")
 
 
 @dataclass(frozen=True)

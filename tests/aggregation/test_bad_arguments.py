@@ -22,7 +22,8 @@ from cases import (
 from fedhold import RULES, aggregate, thresholds
 
 rules_with_f = pytest.mark.parametrize("rule", [rule for rule in RULES if takes(rule, "f")])
-rules_with_start = pytest.mark.parametrize("rule", [rule for rule in RULES if takes(rule, "start")])
+PLACES = [(rule, name) for rule in RULES for name in ("start", "root") if takes(rule, name)]
+rules_with_a_place = pytest.mark.parametrize(("rule", "name"), PLACES)
 
 
 @rules_with_f
@@ -46,12 +47,19 @@ def test_a_rule_that_needs_f_says_so(rule):
 @rules_with_f
 def test_f_is_accepted_up_to_its_bound_and_refused_beyond(rule):
     a, b = BOUNDS[rule]
-    most = (M - b) // a
+    most = 5 if rule == "smea" else (M - b) // a  # C(23, 6) is more than a hundred thousand
     for f in (most, np.int64(most), np.uint8(most)):
         assert_accounted(aggregate(honest_updates(M), rule, f=f))
-    for f in (most + 1, 10**6, 10**30):
+    for f in ((M - b) // a + 1, 10**6, 10**30):
         call = partial(aggregate, honest_updates(M), rule, f=f)
         assert_refused(ValueError, rule, "needs", f"m >= {a}f + {b}", f"m = {M}", f"f = {f}", call=call)
+
+
+def test_smea_says_that_there_are_too_many_sets():
+    call = partial(aggregate, honest_updates(M), "smea", f=6)
+    assert_refused(
+        ValueError, "smea needs C(m, f) <= 100,000", "m = 23, f = 6", "covariance_agnostic_filter", call=call
+    )
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if not takes(rule, "f")])
@@ -182,6 +190,11 @@ def test_a_radius_of_any_size_gives_numbers(radius):
         ("divide_and_conquer", {"f": 2, "filter_fraction": 0}, ValueError),
         ("divide_and_conquer", {"f": 2, "filter_fraction": np.nan}, ValueError),
         ("divide_and_conquer", {"f": 2, "filter_fraction": 1e308}, ValueError),
+        ("sign_guard", {"shortest": -1.0}, ValueError),
+        ("sign_guard", {"longest": 1.5}, ValueError),
+        ("sign_guard", {"quantile": 0}, ValueError),
+        ("sign_guard", {"quantile": 1.5}, ValueError),
+        ("fools_gold", {"confidence": 0}, ValueError),
         ("huber", {"treshold": 1}, TypeError),
     ],
     ids=str,
@@ -241,9 +254,9 @@ def mine(gives):
 # start and like
 
 
-@rules_with_start
+@rules_with_a_place
 @pytest.mark.parametrize(
-    ("start", "words"),
+    ("place", "words"),
     [
         (np.zeros(39), ["(39,)", "(40,)"]),
         (np.zeros((40, 1)), ["(40, 1)", "(40,)"]),
@@ -273,10 +286,10 @@ def mine(gives):
         "numbers",
     ],
 )
-def test_a_start_that_is_no_update_is_refused(rule, start, words):
+def test_a_start_or_root_that_is_no_update_is_refused(rule, name, place, words):
     with pytest.raises((ValueError, TypeError)) as problem:
-        aggregate(honest_updates(M), rule, start=start)
-    for word in ("start", *words):
+        aggregate(honest_updates(M), rule, **{name: place}, **parameters(rule, F))
+    for word in (name, *words):
         assert word in str(problem.value)
     assert REMEDY.search(str(problem.value)), str(problem.value)
 
@@ -298,14 +311,20 @@ def test_a_start_anywhere_leads_to_the_same_place(rule, place, dtype):
     assert np.linalg.norm(result.value - aggregate(updates, rule).value) < 1e-4 * np.linalg.norm(result.value)
 
 
-@rules_with_start
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not takes(rule, "root")])
+def test_a_rule_that_compares_with_no_root_refuses_it(rule):
+    call = partial(aggregate, honest_updates(M), rule, root=np.zeros(40), **parameters(rule, F))
+    assert_refused(TypeError, rule, "root", call=call)
+
+
+@rules_with_a_place
 @pytest.mark.parametrize("place", [1e38, 1e160, 1e300])
-def test_a_start_far_away_gives_numbers_or_an_error_that_says_so(rule, place):
-    call = partial(aggregate, honest_updates(), rule, start=np.full(40, place))
+def test_a_start_or_root_far_away_gives_numbers_or_an_error_that_says_so(rule, name, place):
+    call = partial(aggregate, honest_updates(), rule, **{name: np.full(40, place)}, **parameters(rule, F))
     try:
         result = call()
     except ValueError:
-        assert_refused(ValueError, "start", call=call)
+        assert_refused(ValueError, name, call=call)
         assert place > 1e38, "a start that float32 holds"
         return
     assert np.isfinite(result.value).all()

@@ -50,10 +50,11 @@ def test_nothing_passed_is_modified_or_handed_back(rule, form):
     lies[0, 0], lies[1], lies[2] = np.nan, 1e30, 1e-40
     updates = FORMS[form](with_liars(lies, honest_updates(dtype=np.float32)))
     samples = np.r_[-1.0, 1e9, [10.0] * (M - 2)]
-    start = {"start": FORMS[form](np.ones((1, 40), np.float32))[0]} if takes(rule, "start") else {}
-    given = [updates, samples, *start.values()]
+    place = FORMS[form](np.ones((1, 40), np.float32))[0]
+    places = {name: place for name in ("start", "root") if takes(rule, name)}
+    given = [updates, samples, *places.values()]
     before = contents(given)
-    result = aggregate(updates, rule, samples=samples, **start, **parameters(rule, F))
+    result = aggregate(updates, rule, samples=samples, **places, **parameters(rule, F))
     assert result.certificate is None or result.certificate.radius(1) >= 0
     assert contents(given) == before
     for value in arrays(result.value):

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedhold
+import oracles
 from cases import run_without_numba
 from fedhold import aggregate
 from fedhold.kernels import NUMPY, NumpyKernels, Products, added, choice, numba_side
@@ -170,6 +171,11 @@ KERNELS = {
         (k.mean_around_median(c.X, len(c.X)),),
         (c.wide.mean(axis=0),),
     ),
+    "mean around the trimmed mean": lambda c, k: (
+        (k.mean_around_trimmed_mean(c.X, (len(c.X) - 1) // 3),),
+        (oracles.phocas(c.wide, (len(c.X) - 1) // 3),),
+    ),
+    "signs": lambda c, k: (k.signs(c.X), ((c.wide > 0).sum(axis=1), (c.wide < 0).sum(axis=1))),
 }
 """kernel -> (what it finds, what its formula says in float64)."""
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 
 import fedhold.updates.matrix
-from cases import ROBUST, parameters
+from cases import FROM_ZERO, RESCALING, ROBUST, parameters, takes
 from fedhold import RULES, aggregate, thresholds
 from fedhold.updates import Updates
 
@@ -18,7 +18,9 @@ seeds = st.integers(0, 10**6)
 examples = settings(max_examples=15, deadline=None)
 
 # Rules that look at columns one by one, or at a random sample of them, know the axes.
-ROTATES = sorted(set(RULES) - {"median", "trimmed_mean", "mean_around_median", "bulyan", "divide_and_conquer"})
+BY_AXES = {"median", "trimmed_mean", "mean_around_median", "phocas", "bulyan", "divide_and_conquer", "sign_guard"}
+ROTATES = sorted(set(RULES) - BY_AXES)
+TRANSLATES = sorted(set(RULES) - set(FROM_ZERO))
 # Rules that deal clients out at random depend on who stands where.
 PERMUTES = sorted(set(RULES) - {"median_of_means"})
 
@@ -55,7 +57,7 @@ def test_permutation(rule, seed):
     assert [row.client for row in moved.clients] == list(range(len(X)))
 
 
-@every_rule
+@pytest.mark.parametrize("rule", TRANSLATES)
 @given(seed=seeds, shift=st.floats(-1e3, 1e3))
 @examples
 def test_translation(rule, seed, shift):
@@ -150,7 +152,7 @@ def test_weights_make_the_value(rule):
     result = aggregate(X, rule, **parameters(rule, 4))
     if result.weights is not None:
         assert (result.weights >= 0).all()
-        assert result.weights.sum() == pytest.approx(1)
+        assert result.weights.sum() == pytest.approx(1) or rule in RESCALING
         near(result.weights @ X, result.value, X, tol=1e-12)
         assert [row.weight for row in result.clients] == result.weights.tolist()
 
@@ -192,6 +194,29 @@ def test_every_form_of_input_gives_the_same(rule):
         found = read(result.value)
         assert found.dtype == np.float32, name
         near(found, expected, X, tol=1e-5)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if takes(rule, "root")])
+def test_a_root_may_come_in_every_form(rule):
+    X = clients(7, d=60, dtype=np.float32)
+    far = int(np.linalg.norm(X - np.median(X, axis=0), axis=1).argmax())
+    expected, without = value(X, rule, root=X[far]), value(X, rule)
+    assert np.linalg.norm(expected - without) > 0.1  # else the root would have changed nothing
+    for name, updates, read in arrays(X):
+        found = read(aggregate(updates, rule, root=updates[far], **parameters(rule, 4)).value)
+        assert found.dtype == np.float32, name
+        near(found, expected, X, tol=1e-5)
+
+
+@every_rule
+@pytest.mark.parametrize("mixing", ["adaptive_clipping(f=2)", "nearest_neighbour_mixing(f=2)", "screen"])
+def test_every_rule_goes_after_a_mixing(rule, mixing):
+    X = clients(9, d=60)
+    given = ", ".join(f"{name}={number}" for name, number in parameters(rule, 2).items())
+    result = aggregate(X, f"{mixing} | {rule}({given})")
+    assert np.isfinite(result.value).all()
+    if result.weights is not None:
+        near(result.weights @ X, result.value, X, tol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["matrix", "cube", "cube, columns first", "list"])

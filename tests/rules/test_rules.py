@@ -110,6 +110,63 @@ class TestAgainstTheFormula:
         found = aggregate(X, "divide_and_conquer", f=f, rng=5, iterations=2, sample=sample)
         agree(found.value, oracles.divide_and_conquer(X, f, chosen), X)
 
+    def test_minimum_diameter_averaging(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), (3 if m < 20 else 2 if m < 30 else 1)
+        agree(aggregate(X, "minimum_diameter_averaging", f=f).value, oracles.minimum_diameter_averaging(X, f), X)
+
+    def test_monna(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), (m - 1) // 2
+        agree(aggregate(X, "monna", f=f, root=X[-1]).value, oracles.monna(X, X[-1], f), X)
+        agree(aggregate(X, "monna", f=f).value, oracles.monna(X, aggregate(X).value, f), X)
+
+    def test_phocas(self, m, d, liars):
+        X = clients(m, d, liars=liars)
+        for f in (1, (m - 1) // 2):
+            agree(aggregate(X, "phocas", f=f).value, oracles.phocas(X, f), X)
+
+    def test_covariance_agnostic_filter(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), 2
+        found = aggregate(X, "covariance_agnostic_filter", f=f).value
+        agree(found, oracles.covariance_agnostic_filter(X, f), X, tol=1e-6)
+
+    def test_smea(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), (3 if m < 20 else 2 if d < 100 else 1)
+        agree(aggregate(X, "smea", f=f).value, oracles.smea(X, f), X)
+
+    def test_comparative_gradient_elimination(self, m, d, liars):
+        X, f = clients(m, d, liars=liars), 2
+        found = aggregate(X, "comparative_gradient_elimination", f=f).value
+        agree(found, oracles.comparative_gradient_elimination(X, f), X)
+
+    def test_sign_guard(self, m, d, liars):
+        X = clients(m, d, liars=liars) + 0.5
+        X[:, 0] *= X[:, 0] > 0  # so that some numbers are 0
+        X[-1] *= 7
+        agree(aggregate(X, "sign_guard").value, oracles.sign_guard(X), X)
+        given = {"shortest": 0.5, "longest": 2.0, "quantile": 0.2}
+        agree(aggregate(X, "sign_guard", **given).value, oracles.sign_guard(X, *given.values()), X)
+
+    def test_fl_trust(self, m, d, liars):
+        X = clients(m, d, liars=liars)
+        for root in (X[-1], np.ones(d)):
+            agree(aggregate(X, "fl_trust", root=root).value, oracles.fl_trust(X, root), X)
+        agree(aggregate(X, "fl_trust").value, oracles.fl_trust(X, aggregate(X).value), X)
+
+    def test_fools_gold(self, m, d, liars):
+        if d == 1:
+            return  # every cosine is 1 or -1, and nobody is trusted
+        X = clients(m, d, liars=liars)
+        X[:liars] = X[0]
+        agree(aggregate(X, "fools_gold").value, oracles.fools_gold(X), X)
+        agree(aggregate(X, "fools_gold", confidence=0.3).value, oracles.fools_gold(X, 0.3), X)
+
+    def test_adaptive_clipping(self, m, d, liars):
+        X = clients(m, d, liars=liars)
+        for f in (1, (m - 1) // 2):
+            clipped = oracles.adaptive_clipping(X, f)
+            agree(aggregate(X, f"adaptive_clipping(f={f}) | mean").value, clipped.mean(axis=0), X)
+            agree(aggregate(X, f"adaptive_clipping(f={f}) | median").value, oracles.median(clipped), X)
+
     def test_nearest_neighbour_mixing(self, m, d, liars):
         X, f = clients(m, d, liars=liars), 2
         mixed = oracles.nearest_neighbour_mixing(X, f)
@@ -284,3 +341,75 @@ def test_whoever_is_next_to_krums_choice_is_measured_finely(seed):
 def test_of_more_clients_alike_than_a_byte_counts_the_first_are_neighbours(m):
     weights = aggregate(np.ones((m, 3)), "nearest_neighbour_mixing(f=20) | mean").weights
     np.testing.assert_allclose(weights, np.where(np.arange(m) < m - 20, 1 / (m - 20), 0), atol=1e-15)
+
+
+# What the oracles do not say
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 5), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1.0, 1e20]), st.integers(0, 2**32))
+def test_the_least_diameter_is_found(f, more, d, far, seed):
+    X = np.random.default_rng(seed).standard_normal((2 * f + more, d))
+    X[:f] *= far
+    result = aggregate(X, "minimum_diameter_averaging", f=f)
+    assert result.converged
+    agree(result.value, oracles.minimum_diameter_averaging(X, f), X)
+
+
+def test_a_search_for_the_least_diameter_that_is_cut_short_says_so():
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.standard_normal((70, 90)), 9 + rng.standard_normal((30, 90))])
+    result = aggregate(X, "minimum_diameter_averaging", f=45)
+    assert not result.converged
+    assert result.clients.with_status("kept")[-1] < 70  # the best set found is no bad one
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 3), st.integers(1, 5), st.integers(1, 5), st.sampled_from([1.0, 1e20]), st.integers(0, 2**32))
+def test_the_least_eigenvalue_is_found(f, more, d, far, seed):
+    X = np.random.default_rng(seed).standard_normal((2 * f + more, d))
+    X[:f] *= far
+    agree(aggregate(X, "smea", f=f).value, oracles.smea(X, f), X)
+
+
+def test_the_same_client_many_times_does_not_hold_smea_up():
+    """Thousands of sets tie, each with the smallest eigenvalue there is."""
+    X = np.repeat(clients(4, 7), 6, axis=0)
+    result = aggregate(X, "smea", f=4)
+    sets = [np.linalg.norm(X - X[i], axis=1) == 0 for i in (0, 6, 12, 18)]
+    kept = np.isin(np.arange(24), result.clients.with_status("kept"))
+    assert sorted((kept & one).sum() for one in sets) == [2, 6, 6, 6]
+
+
+def test_a_sound_root_holds_against_any_number_of_liars():
+    X = clients(20, 30) * 0.3 + 1
+    truth = X[15:].mean(axis=0)
+    X[:15] *= -50
+    assert aggregate(X, "fl_trust", root=np.ones(30)).clients.with_status("dropped") == list(range(15))
+    agree(aggregate(X, "fl_trust", root=np.ones(30)).value, truth, X[15:], tol=0.5)
+    assert np.linalg.norm(aggregate(X, "fl_trust").value - truth) > 5  # Huber is none
+
+
+def test_where_nobody_points_the_way_of_the_root_the_root_is_the_value():
+    root = np.array([-1.0, 0.0])
+    result = aggregate(np.array([[1.0, 2.0], [3.0, 4.0]]), "fl_trust", root=root)
+    np.testing.assert_array_equal(result.value, root)
+    assert result.weights is None
+    assert (aggregate(np.zeros((3, 2)), "fl_trust").value == 0).all()
+
+
+def test_sign_guard_without_anyone_who_passes_both_filters():
+    """The largest group of signs is far too long; those of ordinary length make groups of one."""
+    X = np.array([[1.0, 1, 1, 1], [-1, 1, 1, 1], [-1, -1, 1, 1], [-1, -1, -1, 1]])
+    X = np.concatenate([X, -99 * np.ones((3, 4))])
+    result = aggregate(X, "sign_guard", quantile=0.1)
+    assert result.clients.with_status("kept") == [0, 1, 2, 3]
+    agree(result.value, oracles.sign_guard(X, quantile=0.1), X)
+
+
+def test_fools_gold_takes_the_weight_of_copies():
+    X = clients(12, 200)
+    X[:4] = X[0] + 1e-3 * clients(4, 200, seed=1)
+    result = aggregate(X, "fools_gold")
+    assert result.clients.with_status("dropped") == [0, 1, 2, 3]
+    assert np.ptp(result.weights[4:]) < 1e-9

@@ -129,6 +129,8 @@ def test_start_and_certificate(cluster):  # noqa: ARG001
     assert last.certificate.radius(3) == pytest.approx(before.certificate.radius(3), rel=1e-4)
     for rule, start in (("huber", last.value), ("centered_clipping", before.value)):
         assert_same(aggregate(x, rule, start=start), aggregate(rows, rule, start=before.value))
+    for rule, root in (("fl_trust", rows[3]), ("fl_trust", x[3]), ("monna(f=4)", x[3])):
+        assert_same(aggregate(x, rule, root=root), aggregate(rows, rule, root=rows[3]))
     bad = da.full(D, np.nan, chunks=100)
     assert_refused(ValueError, "not finite", call=lambda: aggregate(x, start=bad))
     assert_refused(ValueError, "shaped as the updates", call=lambda: aggregate(x, start=last.value[1:]))
@@ -306,7 +308,7 @@ def test_nobody_else_touches_a_vector_of_d_numbers(rule, scale, monkeypatch):
     monkeypatch.setattr(dasked.Spread, "__array__", touched)
     rows = scale * rows_with_liars(np.float64)
     given = parameters(rule, 4) if rule in RULES else {"rng": 0}
-    start = {"start": da.zeros(D)} if rule == "centered_clipping" else {}
+    start = {"centered_clipping": {"start": da.zeros(D)}, "fl_trust": {"root": da.ones(D)}}.get(rule, {})
     with dask.config.set(scheduler="synchronous"):
         result = aggregate(da.from_array(rows, chunks=(-1, 1200)), rule, **given, **start)
         assert result.converged

@@ -133,6 +133,8 @@ def test_certificate_start_and_like(tmp_path):
     assert aggregate(tmp_path).certificate.radius(3) == pytest.approx(aggregate(rows).certificate.radius(3))
     found = aggregate(updates, "centered_clipping", start=updates[3], like=updates[0])
     np.testing.assert_allclose(found.value, aggregate(rows, "centered_clipping", start=rows[3]).value, rtol=1e-9)
+    found = aggregate(updates, "fl_trust", root=updates[3])
+    np.testing.assert_allclose(found.value, aggregate(rows, "fl_trust", root=rows[3]).value, rtol=1e-9)
 
 
 def test_numbers_of_all_sizes(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.geometry.gram import TRUSTED, Gram
-from fedhold.kernels import Matrix, Products, Vector, Weights, length, unscaled
+from fedhold.kernels import Matrix, Products, Signs, Vector, Weights, length, unscaled
 from fedhold.updates import (
     Columnwise,
     FirstLook,
@@ -24,6 +24,7 @@ from fedhold.updates import (
     residual_pairs,
     sample_of,
     sampled_gram,
+    signs_of,
     squared_distances_to,
     swept,
 )
@@ -123,7 +124,28 @@ class Geometry:
 
     def lengths(self) -> Vector:
         """|X_i| of every client."""
-        return self.distances_to(self._updates.zeros())
+        anchor = self._anchor
+        return anchor.distances if anchor is not None and anchor.place is None else self.distances_to(self._zeros)
+
+    def cosines(self, place: Vector) -> Vector:
+        """The cosine of the angle between every client and a place, as seen from 0; 0 where one of them is 0."""
+        along = products_with(self._updates, place, None).along
+        lengths = self.lengths() * length(place)
+        return np.clip(np.divide(along, lengths, out=np.zeros(self.m), where=lengths > 0), -1, 1)
+
+    def pairwise_cosines(self) -> Matrix:
+        """The cosine of the angle between each pair of clients, as seen from 0; 0 where one of them is 0."""
+        found = residual_pairs(self._updates, self._zeros, self.lengths())
+        lengths = found.lengths[:, None] * found.lengths
+        return np.clip(np.divide(found.products, lengths, out=np.zeros_like(lengths), where=lengths > 0), -1, 1)
+
+    def signs(self) -> Signs:
+        """How many numbers of every client are above 0, and how many below."""
+        return signs_of(self._updates)
+
+    @property
+    def _zeros(self) -> Vector:
+        return self._updates.zeros()
 
     @cached_property
     def shares(self) -> Weights:

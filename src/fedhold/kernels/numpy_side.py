@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhold.kernels.arrays import Block, Matrix, Vector
-from fedhold.kernels.sums import Pairs, Products, Residuals
+from fedhold.kernels.sums import Pairs, Products, Residuals, Signs
 
 __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
 
@@ -76,6 +76,10 @@ class NumpyKernels:
     def largest(self, block: Block) -> Vector:
         """max_j |x_ij| of every row; NaN where the row has one."""
         return np.maximum(block.max(axis=1), -block.min(axis=1))
+
+    def signs(self, block: Block) -> Signs:
+        """How many numbers of every row are above 0, and how many below."""
+        return Signs(*(np.count_nonzero(found, axis=1).astype(np.float64) for found in (block > 0, block < 0)))
 
     def products(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
         """The products of every row with delta; an anchor point of None is the origin."""
@@ -183,22 +187,17 @@ class NumpyKernels:
 
     def mean_around_median(self, block: Block, keep: int) -> Vector:
         """The mean of the `keep` values nearest to the median; if two are equally near, the lower one counts first."""
-        ordered = _ordered(block)
-        width, m = ordered.shape
-        if not max(-ordered[:, 0].min(), ordered[:, -1].max()) < np.finfo(ordered.dtype).max / 2:
-            ordered = ordered.astype(np.float64)  # In float32, a difference of numbers near the largest one overflows.
-        middle = _middle(ordered)
-        # The nearest values are consecutive: bisection finds where their window starts, in all columns at once.
-        low, high, line = np.zeros(width, np.intp), np.full(width, m - keep), np.arange(width)
-        while (low < high).any():
-            probe = (low + high) // 2
-            after = np.minimum(probe + keep, m - 1)
-            right = (middle - ordered[line, probe] > ordered[line, after] - middle) & (low < high)
-            low, high = np.where(right, probe + 1, low), np.where(right, high, np.minimum(probe, high))
-        places, kind = np.arange(m), ordered.dtype.type
-        inside = (places >= low[:, None]) & (places < low[:, None] + keep)
-        row: Vector = middle + np.vecdot(ordered - middle[:, None].astype(kind), inside.astype(kind)) / keep
-        return row
+        ordered = _roomy(_ordered(block))
+        return _mean_around(_middle(ordered), ordered, keep)
+
+    def mean_around_trimmed_mean(self, block: Block, f: int) -> Vector:
+        """The mean of the m - f values nearest to the mean without the f smallest and the f largest values."""
+        ordered = _roomy(_ordered(block))
+        m = ordered.shape[1]
+        lowest = ordered[:, f].astype(np.float64)
+        # Differences are added up, because the sum of numbers near the largest float overflows.
+        middle = lowest + (ordered[:, f : m - f] - lowest[:, None]).mean(axis=1, dtype=np.float64)
+        return _mean_around(middle, ordered, m - f)
 
 
 NUMPY = NumpyKernels()
@@ -219,6 +218,28 @@ def _ordered(block: Block) -> Block:
     ordered = np.array(block.T, order="C")
     ordered.sort(axis=1)
     return ordered
+
+
+def _roomy(ordered: Block) -> Block:
+    """The same numbers, in float64 where a difference of two of them would overflow float32."""
+    fits = max(-ordered[:, 0].min(), ordered[:, -1].max()) < np.finfo(ordered.dtype).max / 2
+    return ordered if fits else ordered.astype(np.float64)
+
+
+def _mean_around(middle: Vector, ordered: Block, keep: int) -> Vector:
+    """For every sorted column, the mean of the `keep` values nearest to its middle; of two equally near ones, the lower."""
+    width, m = ordered.shape
+    # The nearest values are consecutive: bisection finds where their window starts, in all columns at once.
+    low, high, line = np.zeros(width, np.intp), np.full(width, m - keep), np.arange(width)
+    while (low < high).any():
+        probe = (low + high) // 2
+        after = np.minimum(probe + keep, m - 1)
+        right = (middle - ordered[line, probe] > ordered[line, after] - middle) & (low < high)
+        low, high = np.where(right, probe + 1, low), np.where(right, high, np.minimum(probe, high))
+    places, kind = np.arange(m), ordered.dtype.type
+    inside = (places >= low[:, None]) & (places < low[:, None] + keep)
+    row: Vector = middle + np.vecdot(ordered - middle[:, None].astype(kind), inside.astype(kind)) / keep
+    return row
 
 
 def _middle(ordered: Block) -> Vector:

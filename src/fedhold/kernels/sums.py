@@ -9,7 +9,7 @@ import numpy as np
 
 from fedhold.kernels.arrays import Matrix, Vector
 
-__all__ = ["Pairs", "Products", "Residuals", "Sums", "added"]
+__all__ = ["Pairs", "Products", "Residuals", "Signs", "Sums", "added"]
 
 Found = TypeVar("Found", bound="Vector | Sums")
 
@@ -58,6 +58,14 @@ class Pairs(Sums):
     products: Matrix
     squares: Vector
     force: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Signs(Sums):
+    """How many numbers of every row are above 0, and how many below."""
+
+    above: Vector
+    below: Vector
 
 
 def added(mine: Found, other: Found) -> Found:

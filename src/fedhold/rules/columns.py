@@ -7,7 +7,7 @@ from fedhold.geometry import Geometry
 from fedhold.rules.declaration import Bound, declares
 from fedhold.updates import Columnwise
 
-__all__ = ["mean_around_median", "median", "trimmed_mean"]
+__all__ = ["mean_around_median", "median", "phocas", "trimmed_mean"]
 
 
 @declares(view="columns")
@@ -56,3 +56,20 @@ def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
     """
     keep = geometry.m - integer(f, "f")
     return Columnwise(lambda kernels, block: kernels.mean_around_median(block, keep))
+
+
+@declares(view="columns", bound=Bound(2, 1))
+def phocas(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
+    """The mean of the m - f values of every column that are nearest to its trimmed mean.
+
+    f  how many liars to withstand; the trimmed mean leaves out the f smallest and the f largest values
+
+    >>> import numpy as np
+    >>> from fedhold import aggregate
+    >>> aggregate(np.array([[1.0], [2.0], [3.0], [99.0]]), "phocas", f=1).value
+    array([2.])
+
+    Needs m >= 2f + 1.  Xie, Koyejo, Gupta 2018.
+    """
+    f = integer(f, "f")
+    return Columnwise(lambda kernels, block: kernels.mean_around_trimmed_mean(block, f))

@@ -56,6 +56,8 @@ class Declaration:
     pairs      it needs the distances between all pairs of clients, which take a Gram matrix
     certifies  its result comes with a proof of how far liars can have moved it
     from_last  by definition it starts from the last round's aggregate
+    from_zero  it looks at lengths or directions as seen from 0, so that an offset that all clients share changes its result:
+               it is for updates, not for models
     accuses    a weight far below a client's fair part tells against what the client sent. That is not so where the rule leaves
                out a number of clients that was fixed beforehand, since somebody is left out even if nobody lies, nor where it
                weighs random groups, since a client then shares the fate of its group
@@ -72,10 +74,11 @@ class Declaration:
     pairs: bool = False
     certifies: bool = False
     from_last: bool = False
+    from_zero: bool = False
+    accuses: bool = False
     bound: Bound | None = None
     check: Callable[..., None] = _any
     rows: Callable[..., int] = _as_many
-    accuses: bool = False
 
 
 def declares(**facts: Any) -> Callable[[Function], Function]:

@@ -13,7 +13,7 @@ from fedhold.kernels import Matrix, Vector
 from fedhold.rules.declaration import Bound, declares
 from fedhold.rules.m_estimators import huber
 
-__all__ = ["bucketing", "clipping", "nearest_neighbour_mixing", "screen"]
+__all__ = ["adaptive_clipping", "bucketing", "clipping", "nearest_neighbour_mixing", "screen"]
 
 
 @declares(pairs=True, bound=Bound(2, 1))
@@ -67,7 +67,7 @@ def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) ->
     return mixture
 
 
-@declares(centres=False, accuses=True)
+@declares(centres=False, from_zero=True, accuses=True)
 def clipping(geometry: Geometry, *, radius: float) -> Matrix:
     """Shorten each update longer than `radius` to that length: x_i min(1, radius/|x_i|).
 
@@ -81,8 +81,32 @@ def clipping(geometry: Geometry, *, radius: float) -> Matrix:
     Norm clipping: Sun et al. 2019.
     """
     reach = float(geometry.read(positive(radius, "radius")))
+    return _shortened(geometry.lengths(), reach)
+
+
+@declares(centres=False, from_zero=True, bound=Bound(2, 1))
+def adaptive_clipping(geometry: Geometry, *, f: int) -> Matrix:
+    """Shorten the longest updates to the length of the longest one left (ARC).
+
+    The k = floor(2 f (m - f) / m) longest updates become x_i C/|x_i|, where C is the length of the (k + 1)-th longest.
+
+    f  how many liars to withstand
+
+    >>> import numpy as np
+    >>> from fedhold import aggregate
+    >>> aggregate(np.array([[1.0], [2.0], [3.0], [99.0]]), "adaptive_clipping(f=1) | mean").value
+    array([2.25])
+
+    Needs m >= 2f + 1.  Allouah et al. 2025 (adaptive robust clipping).
+    """
+    f, m = integer(f, "f"), geometry.m
     lengths = geometry.lengths()
-    return np.diag(np.divide(reach, lengths, out=np.ones(geometry.m), where=lengths > reach))
+    return _shortened(lengths, float(np.sort(lengths)[m - 1 - 2 * f * (m - f) // m]))
+
+
+def _shortened(lengths: Vector, reach: float) -> Matrix:
+    """The matrix that shortens updates of these lengths to `reach` where they are longer."""
+    return np.diag(np.divide(reach, lengths, out=np.ones(len(lengths)), where=lengths > reach))
 
 
 @declares(accuses=True)

@@ -1,4 +1,4 @@
-"""Rules that choose clients by how near they are to each other: Krum, and the rules built on it."""
+"""Rules that choose clients by how near they are to each other, or to a place: Krum and its kin, least diameter, MoNNA."""
 
 from __future__ import annotations
 
@@ -6,15 +6,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, require
-from fedhold.geometry import Geometry
+from fedhold.geometry import Geometry, Solved
 from fedhold.kernels import Matrix, Vector, Weights
 from fedhold.rules.declaration import Bound, declares
+from fedhold.rules.m_estimators import huber
 from fedhold.updates import Columnwise
 
-__all__ = ["bulyan", "equal_weights", "krum", "krum_scores", "multi_krum"]
+__all__ = [
+    "bulyan",
+    "equal_weights",
+    "krum",
+    "krum_scores",
+    "minimum_diameter_averaging",
+    "monna",
+    "multi_krum",
+]
 
 SORTED = 64  # rows sorted at a time, so that the sort takes little memory
 WORN = 1e-6  # A score that subtractions have reduced to less than this part is mostly rounding, and is computed anew.
+
+SEARCHED = 10_000  # sets of clients that minimum_diameter_averaging looks at before it takes the best one found
+READ = 4096  # pairs that its search reads at a time
 
 
 def krum_scores(squared_distances: Matrix, f: int) -> Vector:
@@ -134,6 +146,118 @@ def _one_by_one(squares: Matrix, f: int, count: int) -> NDArray[np.intp]:
         chosen.append(int(rest[winner]))
         rest = np.delete(rest, winner)
     return np.array(chosen)
+
+
+@declares(pairs=True, bound=Bound(2, 1))
+def minimum_diameter_averaging(geometry: Geometry, *, f: int) -> Solved:
+    """The mean of the m - f clients with the smallest diameter, which is the largest distance between two of them (MDA).
+
+    Of several such sets, the one whose second largest distance is the smallest is taken, and so on.
+
+    f  how many liars to withstand
+
+    >>> import numpy as np
+    >>> from fedhold import aggregate
+    >>> result = aggregate(np.array([[1.0], [1.1], [1.3], [99.0]]), "minimum_diameter_averaging", f=1)
+    >>> result.value.round(3), result.clients.with_status("dropped")
+    (array([1.133]), [3])
+
+    Needs m >= 2f + 1.  Rousseeuw 1985; El Mhamdi et al. 2018. The search is exact, and looks at 2^f sets at most: of the two
+    clients farthest from each other, one has to go. After 10,000 sets it ends with the best one found, and `converged` is
+    False.
+    """
+    f, m = integer(f, "f"), geometry.m
+    search = _LeastDiameter(geometry.squared_distances)
+    chosen = search.run(f)
+    return Solved(equal_weights(np.flatnonzero(chosen), m), None, search.seen <= SEARCHED, search.seen)
+
+
+class _LeastDiameter:
+    """A search for the clients whose distances, compared from the largest one down, are the smallest."""
+
+    def __init__(self, squares: Matrix) -> None:
+        """`squares` are the squared distances of all pairs."""
+        first, second = np.triu_indices(len(squares), 1)
+        order = np.argsort(-squares[first, second], kind="stable")
+        self.first, self.second = first[order], second[order]
+        self.squares = squares[self.first, self.second]
+        self.sums = squares.sum(axis=1)
+        self.seen = 0
+
+    def run(self, f: int) -> NDArray[np.bool_]:
+        """The best set without f clients; True for its members."""
+        best, shortest = None, np.empty(0)
+        waiting = [(np.ones(len(self.sums), dtype=bool), f, 0)]  # clients left, how many have to go, first pair left
+        while waiting:
+            left, excess, pair = waiting.pop()
+            self.seen += 1
+            pair = self._next(left, pair)
+            if excess == 0:
+                distances = self.squares[pair:][self._both(left, pair, len(self.squares))]
+                if best is None or _is_smaller(distances, shortest):
+                    best, shortest = left, distances
+            elif best is None or not self._hopeless(left, excess, pair, shortest[0]):
+                # The client that is farther from everybody goes first: a good set found early spares the search of others.
+                for client in sorted((self.first[pair], self.second[pair]), key=lambda i: self.sums[i]):
+                    fewer = left.copy()
+                    fewer[client] = False
+                    waiting.append((fewer, excess - 1, pair))
+            if best is not None and self.seen > SEARCHED:
+                break
+        assert best is not None
+        return best
+
+    def _both(self, left: NDArray[np.bool_], start: int, stop: int) -> NDArray[np.bool_]:
+        """Whether both clients are left, for the pairs from start to stop."""
+        return left[self.first[start:stop]] & left[self.second[start:stop]]
+
+    def _next(self, left: NDArray[np.bool_], pair: int) -> int:
+        """The first pair from this one on of which both clients are left; the number of all pairs if there is none."""
+        while pair < len(self.squares):
+            both = self._both(left, pair, pair + READ)
+            place = int(both.argmax())
+            if both[place]:
+                return pair + place
+            pair += READ
+        return len(self.squares)
+
+    def _hopeless(self, left: NDArray[np.bool_], excess: int, pair: int, shortest: float) -> bool:
+        """Whether a pair farther apart than this stays, whoever goes: the clients in most such pairs are not in all of them."""
+        stop = int(np.searchsorted(-self.squares, -shortest, side="left"))
+        far = pair + np.flatnonzero(self._both(left, pair, stop))
+        pairs_of = np.bincount(self.first[far], minlength=len(left)) + np.bincount(
+            self.second[far], minlength=len(left)
+        )
+        return bool(np.sort(pairs_of)[-excess:].sum() < len(far))
+
+
+def _is_smaller(distances: Vector, others: Vector) -> bool:
+    """Whether the first of the numbers that differ is the smaller one."""
+    differ = np.flatnonzero(distances != others)
+    return differ.size > 0 and bool(distances[differ[0]] < others[differ[0]])
+
+
+@declares(bound=Bound(2, 1))
+def monna(geometry: Geometry, *, f: int, root: Vector | None = None) -> Weights:
+    """The mean of the m - f clients nearest to the server's own update `root` (MoNNA: mixing with nearest neighbours).
+
+    (1/(m - f)) sum_i X_i over the m - f clients with the smallest |X_i - root|, ties to the lower index.
+
+    f     how many liars to withstand
+    root  the update of somebody who is trusted: the server's own, or that of a client. Without one, the Huber aggregate takes
+          its place
+
+    >>> import numpy as np
+    >>> from fedhold import aggregate
+    >>> updates = np.array([[1.0], [2.0], [3.0], [5.0], [99.0]])
+    >>> aggregate(updates, "monna", f=2, root=updates[0]).value
+    array([2.])
+
+    Needs m >= 2f + 1.  Farhadkhani et al. 2023, where every client does this for itself, with its own update as the root.
+    """
+    f, m = integer(f, "f"), geometry.m
+    distances = geometry.distances(huber(geometry).weights) if root is None else geometry.distances_to(root)
+    return equal_weights(np.argsort(distances, kind="stable")[: m - f], m)
 
 
 def equal_weights(chosen: NDArray[np.intp], m: int) -> Weights:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, islice
+from math import comb
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, require
 from fedhold.geometry import Geometry, normalised
@@ -13,8 +18,14 @@ from fedhold.rules.declaration import Bound, declares
 from fedhold.rules.m_estimators import huber
 from fedhold.rules.selection import equal_weights
 
-__all__ = ["divide_and_conquer", "spectral_filter"]
+__all__ = ["covariance_agnostic_filter", "divide_and_conquer", "smea", "spectral_filter"]
 
+SUBSETS = 100_000  # sets of clients that smea looks at
+LESS = (
+    1 - 1e-9
+)  # An eigenvalue is smaller than another if it is smaller than this part of it; the rest may be rounding.
+STEPS = 50  # of the power method, before the eigenvalues of all sets that are left are computed
+AT_ONCE = 2**20  # numbers that its steps work on at a time
 FAR = 10  # median distances. A client farther away than this is taken for a liar without looking at directions.
 
 
@@ -37,27 +48,162 @@ def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
     Needs m >= 2f + 1.  Diakonikolas et al. 2017, who stop at a known bound on the covariance instead.
     """
     f, m = integer(f, "f"), geometry.m
-    squares = geometry.squared_distances
     weights = np.ones(m)
-    while weights.sum() > m - 2 * f + 1e-9:
-        alive = weights > 0
-        scores = _top_scores(squares[np.ix_(alive, alive)], normalised(weights[alive]))
-        top = scores.max()
-        if top == 0:
-            break
-        weights[alive] *= np.maximum(1 - scores / top, 0)
+    for step in _filtered(geometry.squared_distances, f):
+        weights = step.following
     return normalised(weights)
 
 
-def _top_scores(squares: Matrix, weights: Weights) -> Vector:
-    """<v, X_i - mu>^2 up to a factor, v the top eigenvector of sum_i w_i (X_i - mu)(X_i - mu)', from squared distances."""
-    to_mean = squares @ weights
-    gram = (to_mean[:, None] + to_mean - squares - weights @ to_mean) / 2  # double centring: <X_i - mu, X_j - mu>
+@declares(pairs=True, bound=Bound(2, 1))
+def covariance_agnostic_filter(geometry: Geometry, *, f: int) -> Weights:
+    """Take weight from the clients that stretch the covariance, and average with those weights that stretched it least (CAF).
+
+    The weights are those of `spectral_filter`, w_i <- w_i (1 - s_i / max_j s_j), s_i = <v, X_i - mu_w>^2, while they sum to
+    more than m - 2f. Of the means mu_w met on the way, the value is the one with the smallest top eigenvalue of the covariance
+    under w.
+
+    f  how many liars to withstand
+
+    >>> import numpy as np
+    >>> from fedhold import aggregate
+    >>> aggregate(np.array([[1.0], [1.1], [1.2], [99.0]]), "covariance_agnostic_filter", f=1).value.round(1)
+    array([1.1])
+
+    Needs m >= 2f + 1.  Allouah, Guerraoui, Stephan 2025.
+    """
+    f, m = integer(f, "f"), geometry.m
+    best, least = np.ones(m), np.inf
+    for step in _filtered(geometry.squared_distances, f):
+        if step.eigenvalue < least:
+            best, least = step.weights, step.eigenvalue
+    return normalised(best)
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step of the filter: the weights, the top eigenvalue of the covariance under them, and the weights that follow."""
+
+    weights: Weights
+    eigenvalue: float
+    following: Weights
+
+
+def _filtered(squares: Matrix, f: int) -> Iterator[_Step]:
+    """The steps that take weight from those who stretch the covariance most, while more than m - 2f is left.
+
+    squares  the squared distances of all pairs
+    f        how many liars to withstand
+    """
+    m = len(squares)
+    weights = np.ones(m)
+    while weights.sum() > m - 2 * f + 1e-9:
+        alive = weights > 0
+        eigenvalue, scores = _top(squares[np.ix_(alive, alive)], normalised(weights[alive]))
+        top = scores.max()
+        if top == 0:
+            return
+        following = weights.copy()
+        following[alive] *= np.maximum(1 - scores / top, 0)
+        yield _Step(weights, eigenvalue, following)
+        weights = following
+
+
+def _top(squares: Matrix, weights: Weights) -> tuple[float, Vector]:
+    """The top eigenvalue of sum_i w_i (X_i - mu)(X_i - mu)', and <v, X_i - mu>^2 up to a factor, v its eigenvector."""
+    gram = _centred(squares, weights)
     roots = np.sqrt(weights)
-    scale = gram.diagonal().max()
-    vector = np.linalg.eigh((gram / (scale or 1.0)) * roots[:, None] * roots)[1][:, -1]
-    scores: Vector = (gram / (scale or 1.0) @ (roots * vector)) ** 2
-    return scores
+    scale = float(gram.diagonal().max()) or 1.0
+    values, vectors = np.linalg.eigh((gram / scale) * roots[:, None] * roots)
+    return scale * float(values[-1]), (gram / scale @ (roots * vectors[:, -1])) ** 2
+
+
+def _centred(squares: Matrix, weights: Weights) -> Matrix:
+    """<X_i - mu, X_j - mu> from squared distances, by double centring; mu is the weighted mean."""
+    to_mean = squares @ weights
+    gram: Matrix = (to_mean[:, None] + to_mean - squares - weights @ to_mean) / 2
+    return gram
+
+
+def _check_sets(m: int, *, f: int) -> None:
+    remedy = "Lower f, or use covariance_agnostic_filter, which needs no search."
+    require(comb(m, f) <= SUBSETS, "smea", needs=f"C(m, f) <= {SUBSETS:,}, the sets it tries", m=m, f=f, remedy=remedy)
+
+
+@declares(pairs=True, bound=Bound(2, 1), check=_check_sets)
+def smea(geometry: Geometry, *, f: int) -> Weights:
+    """The mean of the m - f clients whose covariance has the smallest top eigenvalue.
+
+    argmin over sets S of m - f clients of the largest eigenvalue of (1/|S|) sum_{i in S} (X_i - mean_S)(X_i - mean_S)'.
+
+    f  how many liars to withstand
+
+    >>> import numpy as np
+    >>> from fedhold import aggregate
+    >>> result = aggregate(np.array([[1.0], [1.1], [1.3], [99.0]]), "smea", f=1)
+    >>> result.value.round(3), result.clients.with_status("dropped")
+    (array([1.133]), [3])
+
+    Needs m >= 2f + 1, and C(m, f) <= 100,000, since it looks at all sets.  Allouah et al. 2023 (smallest maximum eigenvalue
+    averaging).
+    """
+    f, m = integer(f, "f"), geometry.m
+    search = _LeastEigenvalue(geometry.squared_distances, f)
+    sets = combinations(range(m), f)
+    while removed := list(islice(sets, AT_ONCE // m + 1)):
+        search.among(np.array(removed, dtype=np.intp).reshape(len(removed), f))
+    return equal_weights(search.best, m)
+
+
+class _LeastEigenvalue:
+    """The clients whose covariance has the smallest top eigenvalue, among the sets tried so far.
+
+    Steps of the power method bound a set's eigenvalue from below. Sets whose bound is above the smallest eigenvalue that is
+    known are given up.
+    """
+
+    def __init__(self, squares: Matrix, f: int) -> None:
+        """The first set tried is that of the m - f clients nearest to the one in the middle of most."""
+        self.squares, self.kept = squares, len(squares) - f
+        self.best, self.eigenvalue = np.arange(len(squares)), np.inf
+        middle = np.median(squares, axis=1).argmin()
+        # Around a client in the middle, far clients do not cost the others their digits.
+        self.gram = (squares[middle][:, None] + squares[middle] - squares) / 2
+        self._try(np.sort(np.argsort(squares[middle], kind="stable")[: self.kept]))
+        top = np.linalg.eigh(_centred(squares[np.ix_(self.best, self.best)], np.full(self.kept, 1 / self.kept)))[1][
+            :, -1
+        ]
+        self.start = self.gram[:, self.best] @ (top - top.mean())
+
+    def _try(self, clients: NDArray[np.intp]) -> None:
+        eigenvalue = _top(self.squares[np.ix_(clients, clients)], np.full(self.kept, 1 / self.kept))[0]
+        if eigenvalue < LESS * self.eigenvalue:
+            self.best, self.eigenvalue = clients, eigenvalue
+
+    def among(self, removed: NDArray[np.intp]) -> None:
+        """Try the sets without the clients in each row of `removed`."""
+        inside = np.ones((len(removed), len(self.gram)))
+        np.put_along_axis(inside, removed, 0.0, axis=1)
+        vectors = np.broadcast_to(self.start, inside.shape)
+        for _ in range(STEPS):
+            if not len(inside):
+                return
+            vectors = self._centred(vectors, inside)
+            images = vectors @ self.gram
+            sizes = self.kept * np.maximum(np.vecdot(vectors, vectors), 1.0)
+            bounds = np.vecdot(images, vectors) / sizes  # Rayleigh's quotient
+            lowest = int(bounds.argmin())
+            self._try(np.flatnonzero(inside[lowest]))
+            open_ = bounds < LESS * self.eigenvalue
+            open_[lowest] = False
+            inside, vectors = inside[open_], images[open_]
+        for clients in inside:
+            self._try(np.flatnonzero(clients))
+
+    def _centred(self, vectors: Matrix, inside: Matrix) -> Matrix:
+        """The vectors over the clients inside each set, with mean 0 there, and 1 as the largest number."""
+        vectors = vectors * inside
+        vectors -= inside * (vectors.sum(axis=1, keepdims=True) / self.kept)
+        return vectors / np.maximum(np.abs(vectors).max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
 
 def _removed(m: int, f: int, filter_fraction: float) -> int:

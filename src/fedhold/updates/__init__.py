@@ -38,6 +38,7 @@ from fedhold.updates.passes import (
     residual_pairs,
     sample_of,
     sampled_gram,
+    signs_of,
     squared_distances_to,
     swept,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "sample_of",
     "sampled_gram",
     "save_update",
+    "signs_of",
     "squared_distances_to",
     "swept",
 ]

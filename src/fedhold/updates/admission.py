@@ -62,9 +62,11 @@ class Admission:
         flat = self.updates.vector([host(leaf.array) for leaf in flatten(update)])
         return each(flat, lambda part: np.ldexp(part, self.updates.base))
 
-    def start(self, update: object) -> Vector:
-        """The caller's start, in the units in which the updates are read; an error where it does not fit them."""
-        name = "start"
+    def place(self, update: object, name: str) -> Vector:
+        """An update that the caller gave as the argument `name`, in the units in which the updates are read.
+
+        An error is raised where it does not fit them.
+        """
         leaves, expected = _template(update, name), signature(flatten(self.template))
         shapes = [(path, shape) for path, shape, _ in signature(leaves)]
         if shapes != [(path, shape) for path, shape, _ in expected]:

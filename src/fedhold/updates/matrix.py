@@ -138,8 +138,10 @@ class Mixture:
             return (self.matrix @ rows.astype(np.float64)).astype(rows.dtype, copy=False)
         mixed = np.empty((len(self.matrix), rows.shape[1]), rows.dtype)
         for group in self._groups:
-            kind = rows.dtype if group.members.shape[1] <= FEW_ROWS else np.dtype(np.float64)
-            # Rows are multiplied by the share before they are added: a sum of numbers near the largest float overflows.
+            single = group.members.shape[1] <= FEW_ROWS and np.abs(np.log2(group.shares)).max() <= SINGLE_ROOM
+            kind = rows.dtype if single else np.dtype(np.float64)
+            # Rows are multiplied by the share before they are added: a sum of numbers near the largest float overflows. Shares
+            # that float32 does not hold belong to rows that are made very much longer or shorter.
             share = group.shares[:, None].astype(kind)
             sums = rows[group.members[:, 0]] * share
             for column in group.members.T[1:]:
@@ -222,10 +224,9 @@ class Updates:
         """The same updates, read as float64."""
         return replace(self, wide=True)
 
-    def reaching(self, place: Vector | None) -> Updates:
-        """The same updates, read as float64 where distances to `place` would overflow float32."""
-        far = place is not None and largest(place) > 2.0**SINGLE_ROOM
-        return self.widened() if far else self
+    def reaching(self, *places: Vector) -> Updates:
+        """The same updates, read as float64 where distances to one of the places would overflow float32."""
+        return self.widened() if any(largest(place) > 2.0**SINGLE_ROOM for place in places) else self
 
     def scaled(self, magnitudes: Vector) -> Updates:
         """The same updates, read so that sums of squares neither overflow nor vanish, given the rows' magnitudes.

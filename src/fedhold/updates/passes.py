@@ -20,6 +20,7 @@ from fedhold.kernels import (
     Pairs,
     Products,
     Residuals,
+    Signs,
     Sums,
     Vector,
     Weights,
@@ -44,6 +45,7 @@ __all__ = [
     "residual_pairs",
     "sample_of",
     "sampled_gram",
+    "signs_of",
     "squared_distances_to",
     "swept",
 ]
@@ -250,6 +252,12 @@ def sampled_gram(updates: Updates, columns: NDArray[np.intp]) -> Matrix:
     centred = block - block.mean(axis=0)
     gram: Matrix = centred @ centred.T
     return gram
+
+
+def signs_of(updates: Updates) -> Signs:
+    """How many numbers of every client are above 0, and how many below."""
+    kernels = updates.kernels
+    return updates.sum(lambda block, _: kernels.signs(block), kernels.squaring())
 
 
 # Distances.
