@@ -102,7 +102,8 @@ def aggregate(
 
 def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> Aggregation:
     """What the stages make of the admitted clients."""
-    geometry = Geometry(admission.updates.reaching(call.start, call.root), admission.samples, admission.look)
+    places = [place for place in (call.start, call.root) if place is not None]
+    geometry = Geometry(admission.updates.reaching(*places), admission.samples, admission.look)
     try:
         account = _account(stages, geometry, admission, call)
     except ValueError as problem:

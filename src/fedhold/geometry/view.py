@@ -135,7 +135,7 @@ class Geometry:
 
     def pairwise_cosines(self) -> Matrix:
         """The cosine of the angle between each pair of clients, as seen from 0; 0 where one of them is 0."""
-        found = residual_pairs(self._updates, self._zeros, self.lengths())
+        found = residual_pairs(self._updates, self._zeros, self.lengths(), pulls=np.zeros(self.m))
         lengths = found.lengths[:, None] * found.lengths
         return np.clip(np.divide(found.products, lengths, out=np.zeros_like(lengths), where=lengths > 0), -1, 1)
 
