@@ -118,6 +118,21 @@ class TestAgainstTheFormula:
         agree(aggregate(X, "nearest_neighbour_mixing(f=2) | mean").value, mixed.mean(axis=0), X)
 
 
+@pytest.mark.parametrize("f", range(1, 7))
+@pytest.mark.parametrize("d", [1, 2, 30])
+def test_spectral_filter_at_its_bound_leaves_the_weight_of_one_client(f, d):
+    for seed in range(20):
+        X = clients(2 * f + 1, d, seed=seed, liars=f * (seed % 2))
+        result = aggregate(X, "spectral_filter", f=f)
+        assert result.weights.sum() == pytest.approx(1)
+        agree(result.value, oracles.spectral_filter(X, f), X, tol=1e-6)
+
+
+def test_spectral_filter_does_not_choose_between_two_equals():
+    X = np.array([[0.0], [2.0], [50.0]])
+    assert aggregate(X, "spectral_filter", f=1).value == pytest.approx(1.0, abs=0.1)
+
+
 CANCELLING = ["median_of_means(f=2)", "bucketing(size=4) | krum(f=1)", "bucketing(size=4) | huber"]
 
 
