@@ -141,7 +141,8 @@ def median_of_means(X, batches):
 
 def spectral_filter(X, f):
     """Diakonikolas et al. 2017: while less than 2f clients' weight is gone, scale every weight down by its squared
-    deviation along the top eigenvector of the weighted covariance, relative to the largest one still present."""
+    deviation along the top eigenvector of the weighted covariance, relative to the largest one still present. The last step
+    is shortened, so that the weight of m - 2f clients is left."""
     X = np.asarray(X, float)
     m = len(X)
     w = np.ones(m)
@@ -152,7 +153,8 @@ def spectral_filter(X, f):
         top = scores[w > 0].max()
         if values[-1] <= 0 or top == 0:
             break
-        w = w * (1 - np.minimum(scores / top, 1.0))
+        taken = w * np.minimum(scores / top, 1.0)
+        w = w - min(1.0, (w.sum() - (m - 2 * f)) / taken.sum()) * taken
     return w @ X / w.sum()
 
 

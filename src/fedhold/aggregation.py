@@ -35,6 +35,9 @@ from fedhold.updates import (
 __all__ = ["Aggregation", "Client", "Clients", "aggregate"]
 
 FEW = 32  # clients. Up to this many, the products of all pairs cost less than the passes of a solve.
+# Clients in files or on a cluster. Up to this many, the products of all pairs take under 60 MB, and less time than the five or
+# more passes that they save; both grow with the square of their number.
+PAIRED = 1500
 TIE = 1e-9  # A distance this close to its threshold, relatively, counts as at the threshold.
 COLUMNS = ("client", "status", "weight", "distance", "threshold", "samples", "reason")
 SHOWN = 40  # rows of a printed table, half from each end
@@ -160,7 +163,8 @@ def _wanted(stages: Sequence[Stage], updates: Updates, rejected: int) -> Wanted:
     A call that no clients could have made valid is an error here, before anything is read.
 
     Files are to be read as seldom as possible. In memory, compiled code finishes a block while it is in cache, so the row of a
-    column rule comes from the same pass; NumPy is faster in a pass of its own. Few clients have few pairs.
+    column rule comes from the same pass; NumPy is faster in a pass of its own. Few clients have few pairs, and their products
+    save passes; those of many cost more than they save.
     """
     rows = updates.m + rejected
     for stage in stages:
@@ -174,8 +178,8 @@ def _wanted(stages: Sequence[Stage], updates: Updates, rejected: int) -> Wanted:
         except ValueError:  # The rule raises it again when it runs on the admitted clients.
             return None
         return rule
-    few = updates.m <= FEW and compiled and not by_columns
-    saves_passes = (updates.costly_to_read or few) and final.declared.centres
+    most = PAIRED if updates.costly_to_read else FEW if compiled and not by_columns else 0
+    saves_passes = updates.m <= most and final.declared.centres
     return ALL_PAIRS if saves_passes or any(stage.declared.pairs for stage in stages) else None
 
 

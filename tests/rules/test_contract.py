@@ -219,6 +219,20 @@ def test_every_rule_goes_after_a_mixing(rule, mixing):
         near(result.weights @ X, result.value, X, tol=1e-9)
 
 
+@every_rule
+@pytest.mark.parametrize("empty", [(0,), (0, 3), (2, 0)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_an_empty_layer_changes_nothing(rule, empty, dtype):
+    X = clients(7, d=60, dtype=np.float32)
+    expected = value(X, rule)
+    for names in ("ab", "ba"):
+        updates = [{names[0]: x, names[1]: np.zeros(empty, dtype)} for x in X]
+        found = aggregate(updates, rule, **parameters(rule, 4)).value
+        near(found[names[0]], expected, X, tol=1e-5)
+        assert found[names[1]].shape == empty
+        assert found[names[1]].dtype == dtype
+
+
 @pytest.mark.parametrize("name", ["matrix", "cube", "cube, columns first", "list"])
 def test_a_rejected_client_leaves_every_form_in_order(name):
     X = clients(7, d=60)

@@ -175,6 +175,51 @@ class TestAgainstTheFormula:
         agree(aggregate(X, "nearest_neighbour_mixing(f=2) | mean").value, mixed.mean(axis=0), X)
 
 
+@pytest.mark.parametrize("f", range(1, 7))
+@pytest.mark.parametrize("d", [1, 2, 30])
+def test_spectral_filter_at_its_bound_leaves_the_weight_of_one_client(f, d):
+    for seed in range(20):
+        X = clients(2 * f + 1, d, seed=seed, liars=f * (seed % 2))
+        result = aggregate(X, "spectral_filter", f=f)
+        assert result.weights.sum() == pytest.approx(1)
+        agree(result.value, oracles.spectral_filter(X, f), X, tol=1e-6)
+
+
+def test_spectral_filter_does_not_choose_between_two_equals():
+    X = np.array([[0.0], [2.0], [50.0]])
+    assert aggregate(X, "spectral_filter", f=1).value == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("rule", ["geometric_median", "huber(threshold=1e-3)"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("m", "d"), [(2, 1), (2, 40), (2, 1000), (4, 1), (6, 40), (10, 3), (20, 1000), (40, 7)])
+def test_of_several_minimisers_every_side_gives_the_middle(rule, dtype, m, d, monkeypatch):
+    rng = np.random.default_rng(m)
+    X = (np.outer(3 * rng.standard_normal(m), rng.standard_normal(d)) + rng.standard_normal(d)).astype(dtype)
+    middle = np.median(X, axis=0)
+    for enough in (1, sys.maxsize):
+        monkeypatch.setattr(choice, "ENOUGH", enough)
+        agree(aggregate(X, rule).value, middle, X, tol=1e-5)
+        agree(aggregate(X, rule, start=X[0]).value, middle, X, tol=1e-5)
+
+
+def test_the_middle_is_that_of_the_samples():
+    X = np.array([[0.0, 0], [1, 1], [5, 5], [9, 9], [9, 9.5]])
+    agree(aggregate(X[:4], "geometric_median", samples=[2, 1, 3, 2]).value, [5, 5], X, tol=1e-5)
+    agree(aggregate(X[:4], "geometric_median", samples=[2, 1, 1, 2]).value, [3, 3], X, tol=1e-5)
+    agree(aggregate(X[:3], "geometric_median", samples=[1, 1, 2]).value, [3, 3], X, tol=1e-5)
+    bent = aggregate(X[[0, 1, 2, 4]], "geometric_median").value  # Not on a line, and then there is one minimiser.
+    agree(bent, oracles.geometric_median(X[[0, 1, 2, 4]]), X, tol=1e-3)
+
+
+def test_a_far_liar_on_the_line_takes_no_part_in_the_middle():
+    X = np.array([[0.0], [1], [3], [1e30]])
+    for enough in (1, sys.maxsize):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(choice, "ENOUGH", enough)
+            assert aggregate(X, "geometric_median").value == pytest.approx(2, abs=1e-5)
+
+
 CANCELLING = ["median_of_means(f=2)", "bucketing(size=4) | krum(f=1)", "bucketing(size=4) | huber"]
 
 

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -20,6 +21,7 @@ import fedhold.updates.files
 import fedhold.updates.matrix
 from cases import assert_refused, honest_updates, parameters
 from fedhold import RULES, aggregate, open_update, open_updates, save_update
+from fedhold.aggregation import PAIRED
 from fedhold.cli.aggregate import bar, read_samples
 from fedhold.cli.app import app
 from fedhold.storage import whole_file
@@ -591,3 +593,18 @@ def test_files_are_read_as_seldom_as_promised(tmp_path, rule, most):
     result = aggregate(open_updates(tmp_path, on_read=told.append), rule)
     assert sum(told) <= most * rows.nbytes
     np.testing.assert_allclose(result.value, aggregate(rows, rule).value, atol=1e-5)
+
+
+def test_many_clients_take_no_memory_for_all_their_pairs(tmp_path):
+    """The products of all pairs would take a thousand times the memory of the data."""
+    rows = honest_updates(PAIRED + 500, 4, dtype=np.float32)
+    for i, row in enumerate(rows):
+        np.save(tmp_path / f"{i:04}.npy", row)
+    updates = open_updates(tmp_path)
+    tracemalloc.start()
+    try:
+        result = aggregate(updates)
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(rows) ** 2 / 2
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_allclose(result.value, aggregate(rows).value, atol=1e-5)

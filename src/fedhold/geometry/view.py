@@ -14,12 +14,14 @@ from fedhold.updates import (
     Columnwise,
     FirstLook,
     ResidualPairs,
+    Sample,
     Updates,
     column_row,
     coordinates,
     first_look,
     gram_around,
     measured,
+    places_on_a_line,
     products_with,
     residual_pairs,
     sample_of,
@@ -32,6 +34,7 @@ from fedhold.updates import (
 __all__ = ["Geometry", "Measurement", "normalised"]
 
 START_STEPS = 3  # Huber steps over a sample of columns
+TIED = 1e-12  # Shares of all samples that differ by less are equal.
 SURPRISE = 10  # A centre this many times farther from most clients than in the sample was moved in other columns.
 
 
@@ -168,14 +171,53 @@ class Geometry:
         Huber steps from the coordinate-wise median, over a sample of columns. Liars may hide outside the sample: the centre,
         measured over all columns, is then unexpectedly far from most clients, and the weights are found over all columns.
         """
-        return self._start
+        return self._start if self.middle is None else self.middle
+
+    @cached_property
+    def middle(self) -> Weights | None:
+        """Weights of the point halfway between the two middle clients, where all clients lie on a line with half of the samples
+        on either side of it; None elsewhere.
+
+        Only then do sums of distances, and Huber losses with small thresholds, have more than one minimiser. All points
+        between the two clients are, and this is the one to choose: a solve that starts there ends there.
+        """
+        if self.m % 2 and (self.samples == self.samples[0]).all():
+            return None  # No part of the clients has half of the samples.
+        places = self._places_on_a_line()
+        if places is None:
+            return None
+        order = np.argsort(places, kind="stable")
+        below = np.cumsum(self.shares[order]) / self.shares.sum()
+        last = int(np.argmin(np.abs(below - 0.5)))
+        if abs(below[last] - 0.5) > TIED:
+            return None
+        return np.isin(np.arange(self.m), order[last : last + 2]) / 2
+
+    def _places_on_a_line(self) -> Vector | None:
+        """Coordinates of the clients along the line that they lie on; None where they lie on none, or on one point."""
+        if self.d == 1:
+            return np.asarray(self._updates.read(0, 1)[:, 0], np.float64)
+        if self._gram is None:
+            sample = self._sample
+            if sample.places_on_a_line() is None or sample.columns == self.d:
+                return sample.places_on_a_line()
+
+            return places_on_a_line(lambda client: self.distances_to(self._updates.row(client)))
+        squares = self._gram.squared_distances
+        # Squares from a Gram matrix are off by its rounding, and distances between near clients by the root of it.
+        off = np.sqrt(self.resolution * np.abs(self._gram.matrix.diagonal() + self._gram.matrix[0, 0]))
+        return places_on_a_line(lambda client: np.sqrt(squares[client]), off)
+
+    @cached_property
+    def _sample(self) -> Sample:
+        return sample_of(self._updates)
 
     @cached_property
     def _start(self) -> Weights:
         if self._gram is not None:
             squares = self._gram.squared_distances
             return self._downweighted(np.sqrt(squares[np.median(squares, axis=1).argmin()]))
-        sample = sample_of(self._updates)
+        sample = self._sample
         distances = sample.distances_to_median()
         for _ in range(START_STEPS):
             weights = self._downweighted(distances)

@@ -48,7 +48,8 @@ def huber(
 
     argmin_s sum_i n_i phi_i(|s - X_i|), phi_i(u) = u^2/2 up to T_i and T_i u - T_i^2/2 beyond: clients nearer than T_i count
     as in the mean, and those farther away pull with the force n_i T_i and no more. It holds while liars have less than half of
-    the samples, and need not know how many they are.
+    the samples, and need not know how many they are. Where clients on a line, or only two of them, have several minimisers
+    between them, it is the point halfway between the two middle clients.
 
     threshold       T_i: "automatic", a number, one number per client, or a function of fedhold.thresholds
     tol             the solver stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i), where psi_i is the gradient of
@@ -110,7 +111,7 @@ def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations:
         return np.full(geometry.m, LIMIT * float(weighted_median(distances, geometry.samples)))
 
     weights = geometry.start()
-    if start is not None:
+    if start is not None and geometry.middle is None:
         distances = geometry.distances_to(start)
         weights = normalised(pulls_at(geometry.shares, thresholds_at(distances), distances))
     return solve(geometry, thresholds_at, weights, tol=tol, max_iterations=max_iterations)

@@ -35,7 +35,7 @@ def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
 
     w_i <- w_i (1 - s_i / max_j s_j), s_i = <v, X_i - mu_w>^2, v the top eigenvector of the covariance under w, which is found
     from the m x m Gram matrix. While liars stretch the covariance, they lose more weight than the honest clients do, so theirs
-    is gone by then.
+    is gone by then. The last step is shortened to end at 2f exactly: in full, it could take all the weight that is left.
 
     f  how many liars to withstand
 
@@ -43,7 +43,7 @@ def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
     >>> from fedhold import aggregate
     >>> result = aggregate(np.array([[1.0], [1.1], [1.2], [99.0]]), "spectral_filter", f=1)
     >>> result.value.round(1), result.clients.with_status("dropped")
-    (array([1.1]), [0, 3])
+    (array([1.1]), [3])
 
     Needs m >= 2f + 1.  Diakonikolas et al. 2017, who stop at a known bound on the covariance instead.
     """
@@ -89,21 +89,22 @@ class _Step:
 
 
 def _filtered(squares: Matrix, f: int) -> Iterator[_Step]:
-    """The steps that take weight from those who stretch the covariance most, while more than m - 2f is left.
+    """The steps that take weight from those who stretch the covariance most, until m - 2f is left: the last takes no more.
 
     squares  the squared distances of all pairs
     f        how many liars to withstand
     """
     m = len(squares)
     weights = np.ones(m)
-    while weights.sum() > m - 2 * f + 1e-9:
+    while (excess := weights.sum() - (m - 2 * f)) > 1e-9:
         alive = weights > 0
         eigenvalue, scores = _top(squares[np.ix_(alive, alive)], normalised(weights[alive]))
         top = scores.max()
         if top == 0:
             return
+        taken = weights[alive] * (scores / top)
         following = weights.copy()
-        following[alive] *= np.maximum(1 - scores / top, 0)
+        following[alive] = np.maximum(weights[alive] - min(excess / taken.sum(), 1.0) * taken, 0)
         yield _Step(weights, eigenvalue, following)
         weights = following
 

@@ -41,6 +41,7 @@ __all__ = [
     "first_look",
     "gram_around",
     "measured",
+    "places_on_a_line",
     "products_with",
     "residual_pairs",
     "sample_of",
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 SAMPLED = 256  # columns of a sample. Distances over this many are right to some percent.
+STRAIGHT = 1e-4  # Points off a line by less than this, relatively, are on it.
 NEAR = 2  # An origin within this many times the clients' distances to their median costs no digits that matter.
 
 
@@ -213,6 +215,10 @@ class Sample:
         """Every client's distance to the median of the columns."""
         return _norms(self.residual)
 
+    def places_on_a_line(self) -> Vector | None:
+        """Coordinates of the clients along the line that they lie on, as far as these columns tell; None if on none."""
+        return places_on_a_line(lambda client: _norms(self.residual - self.residual[client]).astype(np.float64))
+
     def distances(self, weights: Weights) -> Vector:
         """Every client's distance to the weighted centre."""
         return _norms(self.residual - (weights @ self.residual).astype(self.residual.dtype))
@@ -227,6 +233,19 @@ def sample_of(updates: Updates) -> Sample:
     low = turned[:, half] if m % 2 else turned[:, :half].max(axis=1)
     middle = (low / 2 + turned[:, half] / 2).astype(block.dtype)
     return Sample(block.shape[1], _norms(block), block - middle)
+
+
+def places_on_a_line(distances_to: Callable[[int], Vector], error: Vector | float = 0.0) -> Vector | None:
+    """Coordinates of points along the line that they lie on; None where they lie on none, or on one point.
+
+    distances_to  point -> the distances of all points to it
+    error         how far those distances may be off
+    """
+    from_first = distances_to(0)
+    end = int(from_first.argmax())
+    places = distances_to(end)  # The point farthest from another one is an end of the line.
+    off = np.abs(np.abs(places - places[0]) - from_first)
+    return places if places.any() and (off <= STRAIGHT * from_first + 4 * error).all() else None
 
 
 def _norms(block: Block) -> Vector:
