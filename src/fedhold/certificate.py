@@ -295,7 +295,7 @@ class Certificate:
         d, roots = self.distances, np.sqrt(self.samples)
         with np.errstate(all="ignore"):
             weights = np.cumsum(np.sort((self.samples * np.minimum(d, self.thresholds))[d > 0])) * (1 - 1e-12)
-            total = weights[-1] if len(weights) else 0.0
+            total = weights[-1:].sum()
             lows, highs = [0.0], [math.inf]
             for c in TILTS:
                 a = self.eigenvalue / (c * total)
@@ -482,10 +482,12 @@ class Proof:
         cosines = found.products
         cosines *= inverse[:, None]
         cosines *= inverse
-        # With w_i = n_i min(d_i, T_i), |sum_i w_i u_i| differs from the force by as much as each w_i from pulls_i d_i.
         forces, exerted = geometry.shares * np.minimum(distances, thresholds), pulls * distances
-        slack = found.force + float(np.abs(forces - exerted).sum() + 2 * found.doubt * exerted.sum())
-        slack += float(geometry.shares.sum()) * math.sqrt(geometry.d) * VANISHED
+        # |sum_i w_i u_i| differs from the force by as much as each w_i from pulls_i d_i. That is little, unless the solver's
+        # distances are lost in rounding. The cosines know it too, but roughly: the root of a small error is large.
+        measured = found.force + float(np.abs(forces - exerted).sum() + 2 * found.doubt * exerted.sum())
+        angular = math.sqrt(max(float(forces @ cosines @ forces), 0.0) + 2 * found.error * float(forces.sum()) ** 2)
+        slack = min(measured, angular) + float(geometry.shares.sum()) * math.sqrt(geometry.d) * VANISHED
         apart = length(self.received() - place) * (1 + geometry.d * EPS)
         return Certificate(
             samples=geometry.shares,

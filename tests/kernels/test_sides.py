@@ -124,7 +124,11 @@ def residual_gram(case, kernels):
     residual = case.wide - place
     np.testing.assert_allclose(found.squares, (residual**2).sum(axis=1), rtol=case.digits / 100, atol=1e-30)
     force = pulls @ residual
-    return (found.products, found.squares, found.force), (residual @ residual.T, (residual**2).sum(axis=1), force @ force)
+    return (found.products, found.squares, found.force), (
+        residual @ residual.T,
+        (residual**2).sum(axis=1),
+        force @ force,
+    )
 
 
 def mixed(case, kernels):
