@@ -58,8 +58,8 @@ class Admission:
 
     def received(self, update: object) -> Vector:
         """What the caller received as an update, in the units in which the updates are read: rounded to its dtype."""
-        flat = self.updates.vector([host(leaf.array) for leaf in flatten(update)])
-        return each(flat, lambda part: np.ldexp(part, self.updates.base))
+        flat, base = self.updates.vector([host(leaf.array) for leaf in flatten(update)]), self.updates.base
+        return each(flat, lambda part: np.ldexp(part, base)) if base else flat
 
     def start(self, update: object) -> Vector:
         """The caller's start, in the units in which the updates are read; an error where it does not fit them."""
