@@ -41,7 +41,7 @@ clients are standard normal around a common offset; a fifth of them, the liars, 
   deserialisation; torch libraries get tensors on the memory of the NumPy array. Ours includes the check of every number
   and the report on every client.
 - A call that took more than {budget:g} s was made once and says so. `memory`: not run, it would not have fitted.
-- `huber` finds its threshold itself. `huber + certificate` also proves how far f liars can have moved the result.
+- `huber` finds its threshold itself. `huber + certificate` also proves how near everyone else's aggregate is without any f.
   `centered_clipping` takes five steps from zero in both libraries. ByzFL's geometric median is its default, three steps.
 - Flower's Bulyan collects garbage once for every client; what the others have loaded here is kept out of its way.
 """

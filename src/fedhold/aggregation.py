@@ -443,9 +443,11 @@ class Aggregation:
 
     @cached_property
     def certificate(self) -> Certificate | None:
-        """Its .radius(f) is a proven bound on how far any f liars can have moved the value; None for rules without a proof.
+        """Its .radius(f): leave out any f clients, and everyone else's aggregate lies within it; None for rules without one.
 
-        It is computed from the updates when it is first asked for; a RuntimeError is raised if they have changed since.
+        It is about the value as it is, rounded to its dtype, with thresholds and sample caps as they are; `Certificate.radius`
+        can do more. It is computed from the updates when it is first asked for; a RuntimeError is raised if they have changed
+        since.
         """
         return None if self.proof is None else self.proof.certificate()
 

@@ -1,7 +1,9 @@
 """Nobody gets past the radius: all subsets, all directions we can think of, and every step of the proof by itself."""
 
+import dataclasses
 import math
 import sys
+from fractions import Fraction
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from fedhold import certificate
+from fedhold import aggregate, certificate, thresholds
 from fedhold.certificate import ANGLES, Certificate, top_eigenvalue
 from fedhold.kernels import choice
 from fedhold.updates import residual_pairs
@@ -261,12 +263,12 @@ def test_the_error_of_the_cosines_is_paid_for_in_full_and_the_trace_is_a_ceiling
     assert top_eigenvalue(np.eye(3), np.array([1e300, 1.0, 0.0])) == pytest.approx(1e300)
 
 
-def ordinary(slack=0.0, **changes):
+def ordinary(slack=0.0, kappa=None, **changes):
     rng = np.random.default_rng(4)
     parts = {"samples": rng.uniform(1, 2, 40), "distances": rng.uniform(0.5, 2, 40), "thresholds": np.full(40, 1.0)}
     parts |= changes
     eigenvalue = 3 * float((parts["samples"] * np.minimum(parts["distances"], parts["thresholds"])).max())
-    return Certificate(**parts, eigenvalue=eigenvalue, slack=slack)
+    return Certificate(**parts, eigenvalue=eigenvalue, slack=slack, kappa=kappa)
 
 
 def test_the_radius_grows_with_f_and_no_liars_leave_nothing():
@@ -406,3 +408,317 @@ def test_residuals_in_single_precision_are_off_by_no_more_than_they_say(width, o
     off = np.abs(found.products / found.lengths[:, None] / found.lengths - cosines).max()
     assert off <= found.error < 1e-3
     assert scale == 1 or found.error < 1e-9, "float32 would underflow"
+
+
+# Rounding: the radius is about the value as it was received.
+
+
+def exactly(rows, base):
+    """The rows minus a base, without any rounding before the last step."""
+    return np.array(
+        [[float(Fraction(float(x)) - Fraction(float(b))) for x, b in zip(row, base, strict=True)] for row in rows]
+    )
+
+
+def largest_move(result, X, n, f):
+    """How far the aggregate without any f clients is from the value received, with the thresholds as they are."""
+    origin = X[0].astype(float)
+    Y, value, T = exactly(X, origin), exactly([result.value], origin)[0], result.clients.thresholds
+    keep = np.ones((math.comb(len(X), f), len(X)))
+    for row, removed in zip(keep, combinations(range(len(X)), f), strict=True):
+        row[list(removed)] = 0
+    return np.linalg.norm(minimisers(Y, T, n, keep, value, 2000) - value, axis=1).max()
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.sampled_from([("float64", 16), ("float32", 8), ("float16", 3), ("int64", 16)]),
+    st.floats(0, 1),
+    st.sampled_from([0.3, 1.0, 3.0, 30.0]),
+    st.integers(0, 2**32 - 1),
+)
+def test_however_far_from_zero_the_clients_are_the_value_is_within_the_radius(dtype, part, T, seed):
+    """Beyond 1e14 times the spread, half of the digits that tell clients apart are the centre's own rounding."""
+    (name, most), rng = dtype, np.random.default_rng(seed)
+    m, dim, offset = int(rng.integers(4, 9)), int(rng.choice([1, 2, 5, 30])), 10.0 ** (part * most)
+    X = (rng.standard_normal((m, dim)) + rng.choice([-1, 1], dim) * offset).astype(name)
+    n = rng.uniform(1, 2, m)
+    result = aggregate(X, "huber", samples=n, threshold=T)
+    for f in (0, 1, 2):
+        assert largest_move(result, X, n, f) <= result.certificate.radius(f) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "offset"), [(np.float64, 1e15), (np.float64, 1e16), (np.float32, 1e7)])
+def test_rounding_costs_about_what_it_does(dtype, offset):
+    rng = np.random.default_rng(7)
+    X = (rng.standard_normal((12, 5)) + offset).astype(dtype)
+    n = np.ones(12)
+    result = aggregate(X, "huber", threshold=1.0)
+    moved = largest_move(result, X, n, 1)
+    assert moved <= result.certificate.radius(1) < 4 * moved + 4 * np.finfo(dtype).eps * offset
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int64])
+def test_what_the_dtype_of_the_value_cannot_hold_is_in_the_radius(dtype):
+    X = (10 * np.random.default_rng(8).standard_normal((9, 40)) + 50).astype(dtype)
+    wide, narrow = aggregate(X.astype(np.float64)), aggregate(X)
+    apart = np.linalg.norm(narrow.value.astype(np.float64) - wide.value)
+    assert apart > 1e-3
+    assert narrow.certificate.radius(0) >= apart * (1 - 1e-4)
+    assert narrow.certificate.radius(2) == pytest.approx(wide.certificate.radius(2) + apart, rel=1e-3)
+
+
+def test_a_value_apart_from_the_centre_has_the_radius_of_the_centre_and_the_distance():
+    proof = ordinary()
+    farther = dataclasses.replace(proof, apart=0.5)
+    for f in (0, 4, 12):
+        assert proof.radius(f) + 0.5 <= farther.radius(f) <= (proof.radius(f) + 0.5) * (1 + 1e-12)
+
+
+def test_distances_in_doubt_are_covered():
+    """The proof for distances that are all wrong by as much as they may be, in the worst way."""
+    rng = np.random.default_rng(9)
+    X, T, f = clients(rng, 40, 10, "cluster", 6), 2.0, 6
+    g, proof = certify(X, T)
+    for doubt in (1e-6, 1e-3, 0.02):
+        for sign in (1, -1, rng.choice([-1, 1], 40)):
+            known = proof.distances / (1 + sign * doubt)
+            off = np.abs(np.minimum(known, T) - np.minimum(proof.distances, T)).sum()
+            told = dataclasses.replace(proof, distances=known, slack=proof.slack + off, doubt=doubt)
+            told = dataclasses.replace(told, eigenvalue=proof.eigenvalue * (1 + 2 * doubt))
+            radius = told.radius(f)
+            assert proof.radius(f) * (1 - 1e-6) <= radius < (1 + 30 * doubt) * proof.radius(f) + 10 * doubt
+            for v in rng.standard_normal((20, 10)):
+                v = v / np.linalg.norm(v)
+                assert least_slope(X, np.full(40, T), np.ones(40), g + radius * v, v, f) > 0
+
+
+# Clients that are replaced.
+
+
+def replaced_at_worst(X, T, n, g, f, directions, places=(1e6, 1.0)):
+    """How far the minimiser goes if f clients are replaced, each time those that hold it back most; a local search."""
+    typical, farthest = np.median(np.linalg.norm(X - g, axis=1)), 0.0
+    for v in directions:
+        v = v / np.linalg.norm(v)
+        for place in places:
+            for _ in range(3):
+                at = g + farthest * v
+                worst = np.argsort(slopes(X, T, n, at, v) + n * T)[len(X) - f :]
+                Y = X.copy()
+                Y[worst] = g + place * typical * v
+                moved = minimisers(Y, T, n, np.ones((1, len(X))), g)[0] - g
+                length = np.linalg.norm(moved)
+                farthest = max(farthest, length)
+                v = moved / length if length > 0 else v
+    return farthest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dim", [1, 2, 20])
+def test_no_replacement_moves_the_aggregate_past_its_radius(dim, kind):
+    rng = np.random.default_rng([dim, KINDS.index(kind)])
+    for m, most, ratio in ((12, 3, 0.5), (11, 3, 1.0), (25, 5, 2.0)):
+        X, n = clients(rng, m, dim, kind, 2), rng.uniform(0.5, 3, m)
+        T = ratio * math.sqrt(dim) * rng.uniform(0.7, 1.3, m)
+        g, proof = certify(X, T, n)
+        for f in (1, most):
+            moved = replaced_at_worst(X, T, n, g, f, [*rng.standard_normal((4, dim)), *(g - X)[:4]])
+            assert moved <= proof.radius(f, replaced=True)
+            assert moved > 0.2 * proof.radius(f, replaced=True) or moved > 100 or dim == 20  # beyond 100: nearly half
+
+
+def test_replacing_is_more_than_leaving_out_and_half_can_go_anywhere():
+    proof = ordinary()
+    for f in (1, 4, 8, 12):
+        assert proof.radius(f) < proof.radius(f, replaced=True) < math.inf
+    assert proof.radius(20, replaced=True) == math.inf
+    assert ordinary(thresholds=np.full(40, math.inf)).radius(1, replaced=True) == math.inf
+    assert ordinary(slack=0.5).radius(0, replaced=True) == ordinary(slack=0.5).radius(0)
+
+
+def test_on_a_line_the_radius_for_replacing_is_what_replacing_does():
+    """Nine clients at 0, ..., 8 with T = 1: one that goes from 0 to infinity moves the sum of pulls by 2."""
+    X, T = np.arange(9.0)[:, None], np.ones(9)
+    g, proof = certify(X, T)
+    moved = X.copy()
+    moved[0] = 1e9
+    exact = abs(float(oracles.huber(moved, T)[0] - g[0]))
+    assert exact == pytest.approx(1.0)
+    assert exact <= proof.radius(1, replaced=True) < 3 * exact  # The proof does not know that there are but two sides.
+
+
+# Thresholds found anew.
+
+
+def fixed_point(X, n, start, kappa, steps=300):
+    """(a place, its automatic thresholds), found by repeated steps; None where the steps have not settled."""
+    place, roots = np.array(start, float), np.sqrt(n)
+    for _ in range(steps):
+        d = np.linalg.norm(X - place, axis=1)
+        T = kappa * np.median(roots * d) / roots
+        pulls = n * np.minimum(1, T / np.maximum(d, 1e-300))
+        gradient = pulls @ (place - X)
+        if np.linalg.norm(gradient) <= 1e-7 * (n @ np.minimum(T, d)):
+            return place
+        place = place - gradient / pulls.sum()
+    return None
+
+
+def certified(X, n, kappa=thresholds.KAPPA):
+    result = aggregate(X, "huber", samples=n, sample_cap=None, threshold=thresholds.automatic(kappa))
+    return result.value, result.certificate
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dim", [1, 2, 20])
+def test_leaving_out_any_clients_and_aggregating_anew_stays_within_the_radius(dim, kind):
+    """The library itself, without every set of two clients, and what other starts find."""
+    rng = np.random.default_rng([dim, KINDS.index(kind), 1])
+    for m, kappa in ((9, 0.75), (12, 0.75), (10, 1.5)):
+        X, n = clients(rng, m, dim, kind, 2), rng.uniform(0.5, 2, m)
+        g, proof = certified(X, n, kappa)
+        radius = proof.radius(2, automatic=True)
+        assert proof.radius(2) * (1 - 1e-2) <= radius < math.inf
+        for gone in combinations(range(m), 2):
+            Y, left = np.delete(X, gone, axis=0), np.delete(n, gone)
+            if sum(gone) % 3 == 0:
+                assert np.linalg.norm(certified(Y, left, kappa)[0] - g) <= radius
+            for start in (g, Y[0], g + 10 * rng.standard_normal(dim)):
+                found = fixed_point(Y, left, start, kappa)
+                assert found is None or np.linalg.norm(found - g) <= radius
+
+
+@pytest.mark.parametrize("seed", [7, 14, 21, 27, 38])
+def test_thresholds_found_anew_pass_the_radius_for_thresholds_as_they_are_but_not_their_own(seed):
+    """Found by search: without such cases, the test above would show nothing."""
+    X, n = np.random.default_rng(seed).standard_t(2, size=(8, 1)), np.ones(8)
+    g, proof = certified(X, n)
+    moved = max(np.linalg.norm(certified(np.delete(X, i, axis=0), n[1:])[0] - g) for i in range(8))
+    assert 1.01 * proof.radius(1) < moved <= proof.radius(1, automatic=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dim", [1, 3, 30])
+def test_replacing_clients_and_aggregating_anew_stays_within_the_radius(dim, kind):
+    rng = np.random.default_rng([dim, KINDS.index(kind), 2])
+    for m, f in ((9, 1), (15, 3), (20, 2)):
+        X, n = clients(rng, m, dim, kind, 2), rng.uniform(0.5, 2, m)
+        g, proof = certified(X, n)
+        radius, typical = proof.radius(f, replaced=True, automatic=True), np.median(proof.distances)
+        assert radius >= proof.radius(f, automatic=True) * (1 - 1e-2)
+        for _ in range(30):
+            v, Y = rng.standard_normal(dim), X.copy()
+            v /= np.linalg.norm(v)
+            gone = np.argsort((X - g) @ v)[:f] if rng.random() < 0.8 else rng.permutation(m)[:f]
+            Y[gone] = g + rng.choice([1e6, 10, 3, 1, 0.3]) * typical * v
+            if rng.random() < 0.3:  # One helps the others by what it does to the median.
+                Y[gone[0]] = g - rng.choice([0, 0.3, 1e4]) * typical * v
+            for start in (g, Y[gone[-1]], g + 2 * typical * v):
+                found = fixed_point(Y, n, start, thresholds.KAPPA)
+                assert found is None or np.linalg.norm(found - g) <= radius
+
+
+def test_in_many_dimensions_thresholds_found_anew_cost_little():
+    rng = np.random.default_rng(11)
+    X = rng.standard_normal((60, 2000))
+    X[:6] *= -10
+    proof = certified(X, np.ones(60))[1]
+    for f in (3, 6, 12):
+        assert proof.radius(f, automatic=True) < 1.1 * proof.radius(f)
+        assert proof.radius(f, replaced=True, automatic=True) < 1.3 * proof.radius(f, replaced=True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 9), st.integers(0, 4), st.integers(0, 2), st.booleans(), st.integers(0, 2**32 - 1))
+def test_the_ranks_hold_for_every_change(m, f, beyond, replaced, seed):
+    """Numbers of which any f are left out or replaced, while any `beyond` others are anything."""
+    f, rng = min(f, m - 1), np.random.default_rng(seed)
+    numbers, change = rng.integers(0, 6, m).astype(float), certificate._Change(f, replaced)
+    padded = np.concatenate([np.full(20, -np.inf), np.sort(numbers), np.full(20, np.inf)])
+    low, high = (np.mean(padded[np.array(ranks) + 19]) for ranks in change.ranks(m, beyond))
+    for _ in range(40):
+        after, gone = numbers.copy(), rng.permutation(m)
+        for i in gone[f : f + beyond]:
+            after[i] = rng.choice([-99, 99, rng.integers(0, 6)])
+        fewer = gone[: rng.integers(0, f + 1)]
+        if replaced:
+            after[fewer] = rng.choice([-99, 99, 3], len(fewer))
+        else:
+            after = np.delete(after, fewer)
+        assert low <= np.median(after) <= high
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dim", [1, 5, 200])
+def test_the_scale_of_thresholds_is_in_its_range(dim, kind):
+    """Step 4b: at any place between two distances, without any f clients, or with others."""
+    rng = np.random.default_rng([dim, KINDS.index(kind), 3])
+    X, n, f = clients(rng, 21, dim, kind, 4), rng.uniform(0.5, 2, 21), 3
+    g, proof = certified(X, n)
+    roots, u = np.sqrt(proof.samples), (g - X) / np.maximum(proof.distances, 1e-300)[:, None]
+    for replaced in (False, True):
+        change = certificate._Change(f, replaced)
+        for near, far in ((0.1, 0.12), (0.5, 0.8), (0.9, 1.1), (2, 3)):
+            near, far = near * math.sqrt(dim), far * math.sqrt(dim)
+            low, high = proof._scales(near, far, change)
+            for v in [*rng.standard_normal((5, dim)), *u[:8], -u[:5].sum(axis=0)]:
+                at = g + rng.uniform(near, far) * v / np.linalg.norm(v)
+                scaled = np.sort(roots * np.linalg.norm(at - X, axis=1))
+                extremes = (scaled[f:], scaled[:-f])
+                if replaced:
+                    extremes = (np.append(scaled[f:], [1e9] * f), np.append(scaled[:-f], [0.0] * f))
+                assert all(low <= 0.75 * np.median(each) <= high for each in extremes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("replaced", [False, True])
+def test_beyond_the_last_piece_there_is_nothing(kind, replaced):
+    """Step 4d: the slope rises at every place at least that far away, with the thresholds that belong there."""
+    rng = np.random.default_rng([KINDS.index(kind), 4])
+    X, n, f = clients(rng, 21, 3, kind, 4), rng.uniform(0.5, 2, 21), 3
+    g, proof = certified(X, n)
+    last, roots = 2.0 ** proof._far(1.0, certificate._Change(f, replaced)), np.sqrt(n)
+    assert last < 1e3
+    for v in rng.standard_normal((100, 3)):
+        v = v / np.linalg.norm(v)
+        place = g + last * rng.choice([1, 1.01, 2, 100]) * v
+        worst = np.argsort(slopes(X, 1 / roots, n, place, v))[21 - f :]
+        scaled = roots * np.linalg.norm(place - X, axis=1)
+        kept = np.delete(scaled, worst)
+        T = 0.75 * np.median(np.append(kept, np.full(f, rng.choice([0.0, 1e9]))) if replaced else kept) / roots
+        slope = np.delete(slopes(X, T, n, place, v), worst).sum()
+        assert slope > (n * T)[worst].sum() * replaced
+
+
+@pytest.mark.parametrize("scale", [1e-100, 7.0, 1e90])
+def test_the_other_radii_scale_with_the_data_too(scale):
+    proof = ordinary(slack=0.1, kappa=0.75)
+    scaled = Certificate(
+        *(proof.samples, scale * proof.distances, scale * proof.thresholds, scale * proof.eigenvalue),
+        *(scale * proof.slack, 0.0, 0.0, 0.75),
+    )
+    for which in ({"replaced": True}, {"automatic": True}, {"replaced": True, "automatic": True}):
+        assert scaled.radius(6, **which) == pytest.approx(scale * proof.radius(6, **which), rel=1e-6)
+        assert math.isfinite(proof.radius(6, **which))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_where_nothing_can_be_proven_of_thresholds_found_anew_the_radius_is_infinite(replaced):
+    half = np.array([0.0] * 10 + [1.0] * 10)  # They may be at 0, 1 and -1, so that 15 can leave 5 that are together.
+    proof = Certificate(np.ones(20), half, np.full(20, 0.1), eigenvalue=1.0, kappa=0.75)
+    assert proof.radius(15, replaced=replaced, automatic=True) >= (math.inf if replaced else 1.0)
+    wild = Certificate(np.ones(5), 10.0 ** np.array([-300, -100, 0, 100, 300]), np.ones(5), 5.0, kappa=0.75)
+    assert wild.radius(2, replaced=replaced, automatic=True) > 0
+    everywhere = Certificate(np.ones(5), np.zeros(5), np.zeros(5), 0.0, kappa=0.75)
+    assert 0 <= everywhere.radius(1, replaced=replaced, automatic=True) < 1e-30
+
+
+def test_thresholds_that_were_given_are_not_found_anew():
+    with pytest.raises(
+        ValueError, match="automatic=True is for thresholds that the automatic rule found; leave it out"
+    ):
+        ordinary().radius(1, automatic=True)
+    X = np.random.default_rng(12).standard_normal((9, 3))
+    assert aggregate(X, "huber", threshold=2.0).certificate.kappa is None
+    assert aggregate(X).certificate.kappa == thresholds.KAPPA

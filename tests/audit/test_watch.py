@@ -90,7 +90,8 @@ def test_a_file_is_followed_through_all_its_changes(tmp_path):
 def test_the_scoreboard_tells_the_last_round_and_the_suspects():
     text = printed(records(), width=160)
     head, _, suspects = text.partition("Suspects: 3 of 12 nodes")
-    told = ("Round 20", "huber(threshold=automatic)", "aggregated", "radius 0.05 (f = 2)", "8.2 s (aggregation 0.02 s)")
+    near = "everyone else's aggregate within 0.05, without any 2"
+    told = ("Round 20", "huber(threshold=automatic)", "aggregated", near, "8.2 s (aggregation 0.02 s)")
     for words in (*told, "Model kept in 2 of 20 rounds: 7-8", "evaluate accuracy 0.926", "▁"):
         assert words in head
     rows = {line.split()[0]: line for line in head.splitlines() if line.strip().startswith("..")}

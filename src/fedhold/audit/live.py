@@ -277,7 +277,8 @@ def _facts(record: RoundRecord) -> Iterable[str]:
     """Radius and seconds of a round, as far as they are known."""
     if record.certificate:
         radius = number_of(record.certificate.get("radius"))
-        yield f"radius {'not proven' if radius is None else number(radius)} (f = {record.certificate.get('f')})"
+        near = "not proven to be near" if radius is None else f"within {number(radius)}"
+        yield f"everyone else's aggregate {near}, without any {record.certificate.get('f')}"
     seconds = [number_of(record.seconds.get(part)) for part in ("round", "aggregation")]
     if seconds[0] is not None:
         yield f"{number(seconds[0])} s" + ("" if seconds[1] is None else f" (aggregation {number(seconds[1])} s)")

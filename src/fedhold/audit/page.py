@@ -26,6 +26,7 @@ from fedhold.audit.records import (
     seconds_series,
 )
 from fedhold.audit.suspects import RULE, Standing, judge_round, ranges, standings
+from fedhold.certificate import MEANING
 from fedhold.report import (
     Block,
     Cards,
@@ -48,10 +49,7 @@ HEAT = (
     "Each row is a node, the most suspicious on top, and each column a round. The colour is the node's weight in the "
     "aggregate; 1 is an equal share among the admitted nodes. A bar beside its name marks a suspect."
 )
-RADIUS = (
-    "The radius bounds how far any f nodes can have moved the aggregate of a round. It is proven from what the server "
-    "received. There is no line where nothing could be proven."
-)
+RADIUS = f"{MEANING} There is no line where nothing could be proven."
 CLAIMS = (
     "These sample counts were not taken as the nodes claimed them: a count above the cap counts as the cap, and a reply whose "
     "count is no positive number is rejected."

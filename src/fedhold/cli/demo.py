@@ -109,11 +109,11 @@ def _print_certificate(console: Console, example: ExampleRound, huber: Outcome) 
     table = table_of("f", "spreads", numbers=("f", "spreads"))
     for liars in sorted({max(share, 1) for share in (f // 4, f // 2, f, 3 * f // 2, 2 * f)}):
         table.add_row(str(liars), f"{certificate.radius(liars) / example.spread:.3g}")
-    print_table(console, "Proven without knowing who lies: any f clients moved Huber's result by less than", table)
+    print_table(console, "Proven: leave out any f clients, and everyone else's Huber aggregate lies within", table)
     if f:
         console.print(
-            f"In truth the {f} liars moved it by {example.moved(huber.result):.3g}, found by leaving them out at the same "
-            "thresholds; the proof, too, takes the thresholds as given."
+            f"Without the {f} liars it lies at {example.moved(huber.result):.3g}. Here and in the proof, thresholds and sample "
+            "caps are as they are."
         )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhold.certificate import MEANING
 from fedhold.errors import require, unknown
 from fedhold.report import (
     COLOURS,
@@ -49,10 +50,7 @@ DETECTION = (
     f"weight is below {LOW:g} of the median weight of the round. Precision is the share of liars among the clients held down, "
     "recall the share of clients held down among the liars; there is no line where that would be 0/0."
 )
-RADIUS = (
-    "The radius bounds how far the liars can have moved the aggregate of a round. It is proven from what the server received. "
-    "There is no line where nothing could be proven."
-)
+RADIUS = f"{MEANING} There is no line where nothing could be proven."
 INSTALL = "that needs matplotlib; from a checkout of fedhold: pip install '.[report]'"
 RUN_HEADER = (
     *("data", "partition", "attack", "epsilon", "rule", "m", "rounds", "step", "options"),

@@ -59,8 +59,8 @@ class Admission:
 
     def received(self, update: object) -> Vector:
         """What the caller received as an update, in the units in which the updates are read: rounded to its dtype."""
-        flat = self.updates.vector([host(leaf.array) for leaf in flatten(update)])
-        return each(flat, lambda part: np.ldexp(part, self.updates.base))
+        flat, base = self.updates.vector([host(leaf.array) for leaf in flatten(update)]), self.updates.base
+        return each(flat, lambda part: np.ldexp(part, base)) if base else flat
 
     def place(self, update: object, name: str) -> Vector:
         """An update that the caller gave as the argument `name`, in the units in which the updates are read.
