@@ -307,6 +307,81 @@ def test_compiled_code_reads_no_constant_of_another_file(name):
             )
 
 
+KEPT = """
+import os, resource, sys, warnings
+import numpy as np
+if "full" in sys.argv:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))  # No file may grow beyond 200 bytes, as on a disk that is full.
+X = np.random.default_rng(0).standard_normal((5, 40)).astype(np.float32)
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    from fedhold.kernels.numba_side import NumbaKernels
+    for block in (X, X.astype(np.float64)):  # two entries of one index
+        np.testing.assert_allclose(NumbaKernels().row_squares(block), np.square(X).sum(axis=1), rtol=1e-5)
+print(len(told), *(str(one.message).replace(chr(10), " ") for one in told))
+"""
+
+
+def warnings_of_a_process(*arguments, **environment):
+    """How many warnings a new process gives that runs compiled code, and what they say."""
+    run = subprocess.run(
+        [sys.executable, "-c", KEPT, *arguments],
+        env={**os.environ, **environment},
+        **{"capture_output": True, "text": True, "timeout": 300},
+    )
+    assert (run.returncode, run.stderr) == (0, ""), run.stderr
+    count, _, text = run.stdout.strip().partition(" ")
+    return int(count), text
+
+
+def damage(file, how):
+    content = file.read_bytes()
+    file.write_bytes({"truncated": content[: len(content) // 2], "empty": b"", "zeros": bytes(len(content))}[how])
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"), [("nbi", "truncated"), ("nbc", "truncated"), ("nbi", "empty"), ("nbc", "zeros")]
+)
+def test_a_damaged_cache_costs_one_warning_and_is_repaired(tmp_path, kind, how, filled_cache):
+    shutil.copytree(filled_cache, tmp_path / "cache")
+    for file in (tmp_path / "cache").rglob(f"*.{kind}"):
+        damage(file, how)
+    count, told = warnings_of_a_process(NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    assert count == 1
+    assert "is compiled in this process" in told
+    assert warnings_of_a_process(NUMBA_CACHE_DIR=str(tmp_path / "cache")) == (0, "")
+
+
+@pytest.fixture(scope="module")
+def filled_cache(tmp_path_factory):
+    """The folder in which a process has kept its machine code."""
+    folder = tmp_path_factory.mktemp("filled")
+    assert warnings_of_a_process(NUMBA_CACHE_DIR=str(folder)) == (0, "")
+    assert list(folder.rglob("*.nbc"))
+    return folder
+
+
+def test_a_full_disk_costs_one_warning(tmp_path):
+    count, told = warnings_of_a_process("full", NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    assert count == 1
+    assert "Free space, or set NUMBA_CACHE_DIR" in told
+    assert not list((tmp_path / "cache").rglob("*.nbi"))  # An index would name code that is not there, or older code.
+
+
+def test_a_cache_that_cannot_be_written_to_costs_one_warning(tmp_path):
+    """Numba tries three places; a file stands in the way of each of them."""
+    package = tmp_path / "fedhold"
+    shutil.copytree(Path(fedhold.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "kernels" / "__pycache__").touch()
+    (tmp_path / "file").touch()
+    nowhere = str(tmp_path / "file" / "cache")
+    count, told = warnings_of_a_process(
+        PYTHONPATH=str(tmp_path), NUMBA_CACHE_DIR=nowhere, XDG_CACHE_HOME=nowhere, HOME=nowhere
+    )
+    assert count == 1
+    assert "no locator available" in told
+
+
 def test_an_edited_constant_is_seen(tmp_path):
     """A copy of the package, its cache in place; then one constant of compiled code is edited."""
     package = tmp_path / "fedhold"

@@ -126,12 +126,80 @@ GOOD = 'data = "synthesized"\nrule = "mean"\n'
         (GOOD + "options = 3", "write options as a table [options]"),
         (GOOD + "grid = 3", "write each grid as a table [[grid]]"),
         ("data = ", "is not TOML"),
+        ("data = " + "[" * 5000, "is not TOML"),
+        (GOOD + "seeds = 1000000000000", "at most 1000000 experiments"),
+        (GOOD + "seeds = 2000\nstep = " + str([0.1] * 2000), "at most 1000000 experiments; met experiments = 4000000"),
+        ('data = "mnist"\nrule = "krum(f=1.5)"', "f must be an integer, got 1.5"),
+        ('data = "mnist"\nrule = "rsa(penalty=x)"', "cannot read the rule 'rsa(penalty=x)'"),
+        ('data = "mnist"\nrule = "rsa(penalty=' + "-" * 5000 + '1)"', "cannot read the rule"),
     ],
 )
 def test_mistakes_are_named(tmp_path, text, message):
     with pytest.raises(ValueError, match=r"grid\.toml") as caught:
         read(tmp_path, text)
     assert message in str(caught.value)
+
+
+WHOLE = 'data = "{}"\nrule = "{}"\nattack = "{}"\nepsilon = 0.2\npartition = "{}"\n[options]\n{} = {}'
+NUMBERS = ['"many"', '""', "1979-05-27", "07:32:00"]
+FRACTIONS = ["1.5", "nan", "inf"]
+OPTIONS = {
+    ("synthesized", "huber", "sign_flip", "balanced"): {
+        "batch": [*NUMBERS, *FRACTIONS, "0", "-1"],
+        "local_steps": [*NUMBERS, *FRACTIONS, "0", "-1"],
+        "evaluate_every": [*NUMBERS, *FRACTIONS, "0", "-1"],
+        "certify": [*NUMBERS, *FRACTIONS, "-1"],
+        "momentum": [*NUMBERS, "nan", "1.0", "-0.1"],
+        "participation": [*NUMBERS, "nan", "0", "1.1", "-1"],
+        "radius": [*NUMBERS, "nan", "0", "-1"],
+        "sample_cap": [*NUMBERS, "nan", "0.5", "-1"],
+        "samples": [*NUMBERS, *FRACTIONS, "-1"],
+        "d": [*NUMBERS, *FRACTIONS, "-1"],
+        "keep_weights": [*NUMBERS, *FRACTIONS, "2"],
+    },
+    ("heterogeneous", "huber", "sign_flip", "balanced"): {"variance": NUMBERS},
+    ("mnist", "huber", "sign_flip", "dirichlet"): {"hidden": [*NUMBERS, *FRACTIONS], "partition_alpha": NUMBERS},
+    ("mnist", "huber", "sign_flip", "by_class"): {"partition_shards": [*NUMBERS, *FRACTIONS]},
+    ("synthesized", "rsa(penalty=1)", "sign_flip", "balanced"): {"batch": [*NUMBERS, "0"], "evaluate_every": ["0"]},
+    ("synthesized", "huber", "krum_attack", "balanced"): {"attack_start": NUMBERS, "attack_stop": NUMBERS},
+    ("synthesized", "huber", "huber_attack", "balanced"): {"attack_threshold": ['"far"', "nan", "-1", "1979-05-27"]},
+    ("synthesized", "huber", "alie", "balanced"): {"attack_z": NUMBERS},
+    ("synthesized", "huber", "ipm", "balanced"): {"attack_scale": NUMBERS},
+    ("synthesized", "huber", "mimic", "balanced"): {"attack_client": [*NUMBERS, *FRACTIONS, "-1"]},
+    ("synthesized", "huber", "gaussian", "balanced"): {"attack_deviation": NUMBERS},
+    ("synthesized", "huber", "non_finite", "balanced"): {"attack_value": NUMBERS},
+}
+
+
+@pytest.mark.parametrize(
+    ("world", "name", "value"),
+    [
+        (world, name, value)
+        for world, names in OPTIONS.items()
+        for name, values in names.items()
+        for value in [*values, "[[1]]", "{ a = 1 }"]
+    ],
+)
+def test_an_option_that_no_run_could_work_with_is_refused_when_the_file_is_read(tmp_path, world, name, value):
+    """Not hours later, and from a worker process."""
+    with pytest.raises(ValueError, match=r"grid\.toml") as caught:
+        read(tmp_path, WHOLE.format(*world, name, value))
+    assert name.removeprefix("attack_") in str(caught.value)
+
+
+def test_every_option_is_in_this_table():
+    from fedhold.lab import ATTACKS, DATA, PARTITIONS
+    from fedhold.lab.experiment import LOOP_OPTIONS, _keywords
+
+    there = {*LOOP_OPTIONS, "keep_weights", "attack_threshold"}
+    for prefix, functions in (("", DATA), ("attack_", ATTACKS), ("partition_", PARTITIONS)):
+        there |= {prefix + name for function in functions.values() for name in _keywords(function)}
+    assert {name for names in OPTIONS.values() for name in names} == there
+
+
+def test_a_directory_where_a_file_is_meant(tmp_path):
+    with pytest.raises(ValueError, match=r"cannot be read: Is a directory\. Name a TOML file"):
+        load(tmp_path)
 
 
 def test_a_file_that_is_not_there(tmp_path):

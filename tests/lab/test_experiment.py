@@ -1,5 +1,6 @@
 """Experiments: keys, options, the store, and that neither a kill nor the number of processes changes a bit."""
 
+import base64
 import contextlib
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from fedhold.lab import (
     run_all,
 )
 from fedhold.lab.experiment import Options
+from fedhold.lab.results import _checksum
 
 SMALL = Experiment(
     "synthesized", "huber", "sign_flip", 0.2, 0, m=20, rounds=6, step=0.05, options=(("samples", 200), ("d", 5))
@@ -238,6 +241,64 @@ def test_a_file_that_is_not_whole_never_counts(tmp_path):
     assert not store.has(SMALL)
     path.write_bytes(whole)
     assert store.has(SMALL)
+
+
+def test_no_changed_number_goes_unnoticed(tmp_path):
+    """The file has a checksum: every digit counts, wherever it stands."""
+    store = Store(tmp_path)
+    store.put(run(SMALL))
+    path = store.path(SMALL)
+    whole = path.read_text()
+    digits = [at for at, letter in enumerate(whole) if letter.isdigit()]
+    for at in random.Random(0).sample(digits, 200):
+        changed = f"{whole[:at]}{(int(whole[at]) + 1) % 10}{whole[at + 1 :]}"
+        path.write_text(changed)
+        same_number = json.loads(changed) == json.loads(whole)  # The 17th digit of a float may not count.
+        assert store.has(SMALL) == same_number, whole[at - 20 : at + 20]
+    path.write_text(whole)
+    assert store.has(SMALL)
+
+
+def test_results_from_before_there_were_checksums_are_taken_with_a_note(tmp_path, caplog):
+    store = Store(tmp_path)
+    store.put(run(SMALL))
+    record = json.loads(store.path(SMALL).read_text())
+    del record["sha256"]
+    store.path(SMALL).write_text(json.dumps(record))
+    assert store.has(SMALL)
+    assert store.all()
+    assert caplog.text.count("stored without a checksum; they are taken as they are") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(
+            {"series": []},
+            {"series": {"rmse": "012345"}},
+            {"series": {"rmse": ["1"] * 6}},
+            {"series": {"rmse": [[]] * 6}},
+        ),
+        *({"weights": 3}, {"weights": "x"}, {"experiment": []}, {"experiment": {"rule": 3}}, {"format": []}),
+        {"weights": base64.b64encode(zlib.compress(bytes(10**8))).decode()},
+    ],
+)
+def test_a_result_with_a_true_checksum_and_anything_in_it(tmp_path, change):
+    store = Store(tmp_path)
+    store.put(run(SMALL))
+    record = {**json.loads(store.path(SMALL).read_text()), **change}
+    del record["sha256"]
+    for text in (json.dumps(record), json.dumps({**record, "sha256": _checksum(record)})):
+        store.path(SMALL).write_text(text)
+        assert store.all() == []
+        assert not store.has(SMALL)
+    for text in ("[" * 10_000, "3", "[]", "null", '{"experiment": {"data": 3, "options": [[1, 2, 3]]}}'):
+        store.path(SMALL).write_text(text)
+        assert store.all() == []
+    store.path(SMALL).unlink()
+    store.path(SMALL).mkdir()
+    assert store.all() == []
+    assert not store.has(SMALL)
 
 
 def test_a_result_of_another_experiment_does_not_count(tmp_path):

@@ -122,14 +122,14 @@ def read(path: Path, tell: Callable[[str], None] | None = None) -> list[RoundRec
                 raise ValueError(
                     f"{path}, line {number}, is not JSON: no audit. Pass the file a strategy wrote."
                 ) from None
-            warn(f"{path}: line {number} was not written to its end, and is left out.")
+            warn(f"{visible(path)}: line {number} was not written to its end, and is left out.")
             continue
         rounds.append(_round(row, path, number))
     if not rounds:
         return []
     last = [record for record in rounds if record.run == rounds[-1].run]
     if len({record.run for record in rounds}) > 1:
-        warn(f"{path} holds {len({record.run for record in rounds})} runs; this is the last of them.")
+        warn(f"{visible(path)} holds {len({record.run for record in rounds})} runs; this is the last of them.")
     return sorted({record.round: record for record in last}.values(), key=lambda record: record.round)
 
 

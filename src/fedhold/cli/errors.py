@@ -25,7 +25,7 @@ def usage_errors(*more: type[Exception]) -> Iterator[None]:
         yield
     except classes as problem:
         raise typer.BadParameter(str(problem)) from None
-    except BrokenPipeError:  # Nobody reads what is printed any more, and typer ends the process quietly.
+    except (BrokenPipeError, click.exceptions.Exit):  # Nobody reads on, which typer ends quietly; or all has been said.
         raise
     except OSError as problem:
         raise failure(f"{told(problem)}. Check the path, its rights and the space left, and call again") from None

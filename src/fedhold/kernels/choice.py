@@ -36,7 +36,7 @@ def _has_numba() -> bool:
         import numba  # noqa: F401
     except ModuleNotFoundError:
         return False
-    except ImportError as broken:
+    except Exception as broken:  # A library that does not fit the machine may raise anything when it is loaded.
         warnings.warn(f"numba is installed but cannot be used; NumPy does the work. {broken}", stacklevel=2)
         return False
     return True

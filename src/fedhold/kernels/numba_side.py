@@ -6,13 +6,17 @@ constant that compiled code reads stands here, and numbers from elsewhere (RUN) 
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numba
 import numpy as np
+from numba.core.caching import FunctionCache
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
@@ -191,6 +195,46 @@ def _merge_sort(m: int) -> list[tuple[int, int]]:
     return pairs
 
 
+class _ForgivingCache(FunctionCache):
+    """Numba's cache of machine code, which costs time and nothing else where the disk is full or its files are damaged.
+
+    A function whose code cannot be read is compiled anew.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as problem:  # The files are pickles, and a damaged one may raise anything.
+            self._give_up(problem)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except Exception as problem:
+            self._give_up(problem)
+
+    def _give_up(self, problem: Exception) -> None:
+        """Remove the index: numba writes it first, so that it may name a file of code that was not written, or of old code."""
+        _warn_of_the_cache(problem)
+        with suppress(OSError):
+            os.unlink(self._cache_file._index_path)
+
+
+_warned = list[Exception]()  # One warning is enough: the problem is the same for all functions.
+
+
+def _warn_of_the_cache(problem: Exception) -> None:
+    if not _warned:
+        _warned.append(problem)
+        warnings.warn(
+            f"numba cannot keep machine code on disk, or not read what is there ({type(problem).__name__}: {problem}); "
+            "what is missing is compiled in this process, which takes seconds. Free space, or set NUMBA_CACHE_DIR to a "
+            "folder that can be written to.",
+            stacklevel=2,
+        )
+
+
 def _compiled(*, reorder: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile on first use, and keep the machine code on disk where there is a place for it.
 
@@ -199,10 +243,12 @@ def _compiled(*, reorder: bool) -> Callable[[Callable[..., Any]], Callable[..., 
     options = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"} if reorder else False}
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        dispatcher = numba.njit(**options)(function)
         try:
-            return numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # Neither the folder of this file nor the user's cache can be written to.
-            return numba.njit(**options)(function)
+            dispatcher._cache = _ForgivingCache(function)  # what njit(cache=True) does, with a cache of its own
+        except Exception as problem:  # Neither the folder of this file nor the user's cache can be written to.
+            _warn_of_the_cache(problem)
+        return dispatcher
 
     return mark
 

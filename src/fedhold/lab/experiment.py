@@ -85,7 +85,7 @@ class Experiment:
         ):
             object.__setattr__(self, name, value)
         if rsa_parameters(self.rule) is None:
-            parse(self.rule, {})
+            threshold_function(parse(self.rule, {})[-1].parameters.get("threshold", "automatic"))
         require(self.epsilon < 1, "epsilon", needs="epsilon < 1", remedy="It is a fraction.", epsilon=self.epsilon)
         if self.attack is None:
             require(self.epsilon == 0, "no attack", needs="epsilon = 0", remedy="Name one.", epsilon=self.epsilon)
@@ -153,7 +153,10 @@ class Options:
         options = dict(experiment.options)
         attack, partition = _prefixed(options, "attack_"), _prefixed(options, "partition_")
         if isinstance(attack.get("threshold"), str):
-            attack["threshold"] = parse(f"huber(threshold={attack['threshold']})", {})[-1].parameters["threshold"]
+            try:
+                attack["threshold"] = parse(f"huber(threshold={attack['threshold']})", {})[-1].parameters["threshold"]
+            except (TypeError, ValueError) as problem:
+                raise ValueError(f"attack_threshold: {problem}") from None
         own = {name: value for name, value in options.items() if not name.startswith(("attack_", "partition_"))}
         keep_weights = bool(own.pop("keep_weights", False))
         loop = {name: own.pop(name) for name in LOOP_OPTIONS if name in own}

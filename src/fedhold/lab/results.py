@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold import __version__
+from fedhold.errors import visible
 from fedhold.kernels import numba_version
 from fedhold.lab.experiment import FORMAT, Experiment
 from fedhold.storage import write_whole
@@ -120,9 +121,16 @@ class Store:
         return result
 
     def all(self) -> list[Result]:
-        """Every result that is there whole."""
-        found = (_recorded(path) for path in sorted(self.root.glob("*.json")))
-        return [result for of in found if of is not None and (result := self._read(of)) is not None]
+        """Every result that is there whole; the log says how many are not."""
+        recorded = [_recorded(path) for path in sorted(self.root.glob("*.json"))]
+        found = [result for of in recorded if of is not None and (result := self._read(of)) is not None]
+        if len(found) < len(recorded):
+            logging.getLogger("fedhold").warning(
+                "%s holds %d files that are damaged, or of another version; they are left out. The command that made "
+                "them makes them anew.",
+                *(visible(self.root), len(recorded) - len(found)),
+            )
+        return found
 
     def put(self, result: Result) -> None:
         """Store a result; its file appears whole or not at all."""
@@ -139,7 +147,7 @@ class Store:
             logging.getLogger("fedhold").warning(
                 "%s holds results that were stored without a checksum; they are taken as they are. To have them computed "
                 "anew, delete them.",
-                self.root,
+                visible(self.root),
             )
         try:
             series, weights = record["series"], _unpacked(record["weights"], (experiment.rounds, experiment.m))
