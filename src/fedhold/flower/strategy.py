@@ -56,7 +56,7 @@ class RobustStrategy(FedAvg):
     audit             a file that gets one JSON line per round: what was done to every node, and why
     checkpoint        a folder for the state after every round; `resume` goes on from it
     quarantine        Quarantine(...): leave nodes that offend again and again out of sampling for a while
-    max_reply_bytes   larger replies are rejected undecoded; 4 times the model and 1 MiB unless given
+    max_reply_bytes   larger replies are rejected before they are put together; 4 times the model and 1 MiB unless given
     wait              seconds to wait for `min_available_nodes` before a TimeoutError
     seed              of node sampling, and of rules that draw: the same seed and nodes give the same bits
     fedavg            every argument of Flower's FedAvg, by keyword
