@@ -229,7 +229,7 @@ class RobustStrategy(FedAvg):
         return result
 
     # The parts of a round, as Flower calls them. They also work in a loop of your own, which then has to write its own audit
-    # and checkpoint.
+    # and checkpoint, and does without the deadlines, limits and secrets of `exchange`.
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
