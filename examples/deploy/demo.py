@@ -5,9 +5,9 @@ FedAvg learns from all six, then fedhold does; then the report of who was held d
 
 import argparse
 import json
+import math
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from federation import Federation, FederationError, command
+from federation import Federation, FederationError
 from rich.console import Console
 
-from fedhold.audit import read
+from fedhold.audit import read, report_audit
 from fedhold.lab import DataError, mnist
 from fedhold.report import table_of
 
@@ -56,13 +56,13 @@ class Demo:
                 federation.start_node(i, of=NODES, key=key)
             federation.wait_for_nodes(NODES)
             self.say(f"{NODES} SuperNodes online, each with a registered key of its own; nodes 0 and 1 lie ({ATTACK})")
-            ends = {strategy: self.train(federation, strategy) for strategy in ("fedavg", "fedhold")}
+            results = {strategy: self.train(federation, strategy) for strategy in ("fedavg", "fedhold")}
         self.say("all processes ended")
         liars = {node for _, node in keys[:LIARS]}
-        self.close(ends, liars)
+        self.close(results, liars)
 
-    def train(self, federation: Federation, strategy: str) -> dict[str, Any]:
-        """Train with this strategy, and print a line per round; returns the results of the last round."""
+    def train(self, federation: Federation, strategy: str) -> list[dict[str, Any]]:
+        """Train with this strategy, and print a line per round; returns the results of every round."""
         results = self.out / f"{strategy}.jsonl"
         run = federation.run(
             APP,
@@ -86,13 +86,13 @@ class Demo:
         status = federation.wait(run, tick=tick)
         if status != "finished:completed" or not shown:
             raise FederationError(f"the run of {strategy} is {status}\n{federation.log(run)}")
-        return shown[-1]
+        return shown
 
-    def close(self, ends: dict[str, dict[str, Any]], liars: set[str]) -> None:
-        """Print the table of results, and write the report.
+    def close(self, results: dict[str, list[dict[str, Any]]], liars: set[str]) -> None:
+        """Print the table of results, and write the report, with FedAvg's curves beside ours.
 
-        ends   the last round of each strategy
-        liars  the ids of the nodes that lied
+        results  the rounds of each strategy
+        liars    the ids of the nodes that lied
         """
         numbers = ("accuracy", "loss", "weight of the liars")
         table = table_of("strategy", *numbers, numbers=numbers)
@@ -101,15 +101,21 @@ class Demo:
             for record in read(self.out / "audit.jsonl")
         ]
         weights = {"fedavg": LIARS / NODES, "fedhold": sum(shares) / len(shares)}
-        for strategy, end in ends.items():
+        for strategy, rounds in results.items():
+            end = rounds[-1]
             table.add_row(strategy, f"{end['accuracy']:.3f}", f"{end['loss']:.3g}", f"{weights[strategy]:.3f}")
-        done = subprocess.run(
-            [command("fedhold"), "report", str(self.out / "audit.jsonl")], capture_output=True, text=True
-        )
+        beside = {metric: {"FedAvg": curve(results["fedavg"], metric)} for metric in ("accuracy", "loss")}
+        page, suspects = report_audit(self.out / "audit.jsonl", beside=beside)
         self.console.print()
         self.console.print(table)
         self.console.print(f"The liars were nodes {' and '.join(sorted(liars))}.")
-        self.console.print(done.stdout.strip() if done.returncode == 0 else f"no report: {done.stderr.strip()}")
+        self.console.print(f"The audit suspects {' and '.join(sorted(one.node for one in suspects)) or 'nobody'}.")
+        self.console.print(f"report: {page}")
+
+
+def curve(rounds: list[dict[str, Any]], metric: str) -> dict[int, float]:
+    """A metric by round, where it is a number; a model that liars own has none. Round 0 is before any training."""
+    return {line["round"]: line[metric] for line in rounds if line["round"] > 0 and math.isfinite(line[metric])}
 
 
 def end_on_signals() -> None:

@@ -233,7 +233,7 @@ class Federation:
 
     def pids(self, word: str = "") -> list[int]:
         """The ids of this federation's processes whose command line has the word; found through /proc, so on Linux only."""
-        return [pid for pid in _marked(self.mark) if word in _read(pid, "cmdline").replace("\0", " ")]
+        return [pid for pid in marked(self.mark) if word in _read(pid, "cmdline").replace("\0", " ")]
 
     def kill(self, name: str) -> None:
         """kill -9 of one process."""
@@ -293,7 +293,7 @@ def command(name: str) -> str:
     return str(path)
 
 
-def _marked(mark: str) -> Iterator[int]:
+def marked(mark: str) -> Iterator[int]:
     """The ids of all processes with this mark in their environment."""
     wanted = f"{MARK}={mark}"
     for entry in Path("/proc").glob("[0-9]*"):

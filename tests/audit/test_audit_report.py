@@ -166,6 +166,17 @@ def test_the_page_tells_the_run(tmp_path):
     assert not re.search(r"https?://|@import|url\(", text)
 
 
+def test_another_run_stands_beside_this_one(tmp_path):
+    """Its curve is in the chart of the same metric, also where it went on for longer, and under no other."""
+    rounds = [dataclasses.replace(record(k), metrics={"server": {"accuracy": 0.5, "loss": 2.0}}) for k in (1, 2)]
+    alone = write_audit(tmp_path, rounds, title="t").read_text(encoding="utf-8")
+    beside = {"accuracy": {"FedAvg": {1: 0.1, 3: 0.2}}, "unknown": {"FedAvg": {1: 1.0}}}
+    both = write_audit(tmp_path, rounds, title="t", beside=beside).read_text(encoding="utf-8")
+    assert "FedAvg" not in alone
+    assert "FedAvg" in both
+    assert both.count('class="chart"') == alone.count('class="chart"')
+
+
 def test_a_rule_without_weights_or_proof_has_a_page(tmp_path):
     rows = [NodeRecord(name, "train", "kept") for name in NODES]
     rounds = [dataclasses.replace(each, nodes=tuple(rows), certificate=None, metrics={}) for each in records(3)]

@@ -64,24 +64,38 @@ CLAIM = "largest or strangest claim"
 Safe = Callable[[object], str]  # how a table writes a client's text: `visible` or `quoted`
 
 
-def report_audit(audit: Path, out: Path | None = None) -> tuple[Path, list[Standing]]:
+def report_audit(
+    audit: Path, out: Path | None = None, *, beside: Mapping[str, Mapping[str, Series]] | None = None
+) -> tuple[Path, list[Standing]]:
     """Write the report of an audit file; return the path of the page, and the suspects.
 
-    audit   the file that a strategy wrote
-    out     the directory for report.html and numbers/*.csv; the directory of the audit by default
+    audit    the file that a strategy wrote
+    out      the directory for report.html and numbers/*.csv; the directory of the audit by default
+    beside   curves of other runs for the charts of metrics: metric -> name of the run -> round -> value
     """
     notes: list[str] = []
     rounds = read(audit, notes.append)
     if not rounds:
         raise ValueError(f"{audit} holds no finished round yet. Follow it with: fedhold watch {audit}")
-    path = write_audit(audit.parent if out is None else out, rounds, title=f"Audit of {audit.name}", notes=notes)
+    place, title = audit.parent if out is None else out, f"Audit of {audit.name}"
+    path = write_audit(place, rounds, title=title, notes=notes, beside=beside)
     return path, [one for one in standings(rounds) if one.is_suspect]
 
 
-def write_audit(directory: Path, rounds: Sequence[RoundRecord], *, title: str, notes: Iterable[str] = ()) -> Path:
-    """Write report.html and numbers/*.csv into `directory`; return the path of the page. `notes` go into its summary."""
+def write_audit(
+    directory: Path,
+    rounds: Sequence[RoundRecord],
+    *,
+    title: str,
+    notes: Iterable[str] = (),
+    beside: Mapping[str, Mapping[str, Series]] | None = None,
+) -> Path:
+    """Write report.html and numbers/*.csv into `directory`; return the path of the page.
+
+    `notes` go into its summary, and the curves `beside` into its charts of metrics, as in report_audit().
+    """
     ranked = standings(rounds)
-    metrics, below = _metric_charts(rounds), _other_charts(rounds)
+    metrics, below = _metric_charts(rounds, beside or {}), _other_charts(rounds)
     labels = dict.fromkeys(line.label for chart in [*metrics, *below] for line in chart.curves)
     order = {label: k for k, label in enumerate(labels)}
     sections = [
@@ -175,8 +189,11 @@ def _cards(charts: Iterable[Chart], order: Mapping[str, int]) -> list[Block]:
     return [Cards(drawings)] if drawings else []
 
 
-def _metric_charts(rounds: Sequence[RoundRecord]) -> list[Chart]:
-    return [_chart(visible(name, 60), "value", lines, rounds) for name, lines in metric_series(rounds).items()]
+def _metric_charts(rounds: Sequence[RoundRecord], beside: Mapping[str, Mapping[str, Series]]) -> list[Chart]:
+    return [
+        _chart(visible(name, 60), "value", {**lines, **beside.get(name, {})}, rounds)
+        for name, lines in metric_series(rounds).items()
+    ]
 
 
 def _other_charts(rounds: Sequence[RoundRecord]) -> list[Chart]:
@@ -194,10 +211,11 @@ def _other_charts(rounds: Sequence[RoundRecord]) -> list[Chart]:
 def _chart(
     title: str, metric: str, lines: Mapping[str, Series], rounds: Sequence[RoundRecord], *, log: bool = False
 ) -> Chart:
-    """Curves by round; a deployed run has no seeds."""
+    """Curves by round, up to the last of any of them; a deployed run has no seeds."""
     curves = []
+    last = max(rounds[-1].round, *(max(line, default=0) for line in lines.values()), 0)
     for name, line in lines.items():
-        values = np.full((1, rounds[-1].round), np.nan)
+        values = np.full((1, last), np.nan)
         for when, value in line.items():
             values[0, when - 1] = value
         curves.append(Curve(visible(name, 60), (), values))

@@ -61,7 +61,7 @@ class RobustStrategy(FedAvg):
     quarantine        Quarantine(...): leave nodes that offend again and again out of sampling for a while
     quorum            the model is kept unless more than this fraction of the nodes asked send a usable reply; a half unless
                       given. The bound of the rule holds besides: krum(f=2) takes no fewer than 7
-    max_reply_bytes   larger replies are rejected undecoded; 4 times the model and 1 MiB unless given
+    max_reply_bytes   larger replies are rejected before they are put together; 4 times the model and 1 MiB unless given
     wait              seconds to wait for `min_available_nodes` before a TimeoutError
     seed              of node sampling, and of rules that draw: the same seed and nodes give the same bits. Unless given it is
                       drawn from the operating system and kept in the checkpoint, since nodes that know it know what is drawn
@@ -252,7 +252,7 @@ class RobustStrategy(FedAvg):
         return result
 
     # The parts of a round, as Flower calls them. They also work in a loop of your own, which then has to write its own audit
-    # and checkpoint.
+    # and checkpoint, and does without the deadlines, limits and secrets of `exchange`.
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
