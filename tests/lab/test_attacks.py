@@ -8,22 +8,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from fedhold.lab import attacks
-from fedhold.lab.attacks import (
+from fedhold import aggregate
+from fedhold.lab import (
     ATTACKS,
     Knowledge,
+    Lies,
     alie,
+    attacks,
+    drift,
+    duplicates,
     gaussian,
     huber_attack,
+    inflated_samples,
     ipm,
     krum_attack,
     mimic,
     min_max,
     min_sum,
     non_finite,
+    optimal_alie,
+    optimal_ipm,
     sign_flip,
     trimmed_mean_attack,
+    worst_case,
 )
+from fedhold.lab.poisons import is_poison
+
+ON_UPDATES = [name for name in ATTACKS if not is_poison(ATTACKS[name])]
 
 
 def literal_mean(G):
@@ -216,8 +227,17 @@ def test_the_short_ones_are_their_formulas():
         mimic(knowledge, client=4)
 
 
+def rows(told):
+    return told.updates if isinstance(told, Lies) else told
+
+
+def middle(sent):
+    """A server's rule."""
+    return np.median(sent, axis=0)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", ON_UPDATES)
 def test_contract(name, dtype):
     """(f, d) rows in the precision of the honest ones; nothing modified; same seed, same bits; one line of doc."""
     G = np.random.default_rng(1).standard_normal((11, 6)).astype(dtype)
@@ -225,7 +245,8 @@ def test_contract(name, dtype):
     before = G.copy()
     G.setflags(write=False)
     first, second = (
-        ATTACKS[name](Knowledge(G, byzantine, np.random.default_rng(2), np.full(11, 0.3))) for _ in range(2)
+        rows(ATTACKS[name](Knowledge(G, byzantine, np.random.default_rng(2), np.full(11, 0.3), server=middle)))
+        for _ in range(2)
     )
     assert first.shape == (3, 6)
     assert first.dtype == dtype
@@ -235,10 +256,109 @@ def test_contract(name, dtype):
     assert inspect.getdoc(ATTACKS[name])
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", ON_UPDATES)
 def test_nobody_lies(name):
     knowledge = Knowledge(np.ones((5, 3)), np.zeros(5, bool), np.random.default_rng(0), np.ones(5))
-    assert ATTACKS[name](knowledge).shape == (0, 3)
+    assert rows(ATTACKS[name](knowledge)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", ON_UPDATES)
+def test_everyone_agrees(name):
+    """No direction is left in which the truthful vary, and their mean is 0."""
+    with np.errstate(all="raise"):
+        knowledge = Knowledge(np.zeros((9, 3)), np.arange(9) < 2, np.random.default_rng(0), np.ones(9), server=middle)
+        assert rows(ATTACKS[name](knowledge)).shape == (2, 3)
+
+
+def test_liars_who_claim_many_samples():
+    rng = np.random.default_rng(0)
+    G, byzantine = rng.standard_normal((6, 3)), np.array([True, False, True, False, False, False])
+    told = inflated_samples(Knowledge(G, byzantine, rng, samples=np.array([9, 2, 3, 4, 5, 6])), factor=100)
+    np.testing.assert_array_equal(told.updates, -G[byzantine])
+    assert told.samples.tolist() == [900, 900]
+
+
+def test_copies():
+    rng = np.random.default_rng(0)
+    G, byzantine = rng.standard_normal((6, 3)), np.array([False, False, True, True, False, True])
+    np.testing.assert_array_equal(duplicates(Knowledge(G, byzantine, rng), scale=2.0), [-2 * G[2]] * 3)
+
+
+def test_drift_goes_the_same_way_in_every_round():
+    """It is `length` times as far as a typical client, whatever clients send."""
+    ways = []
+    for t in range(3):
+        rng = np.random.default_rng(t)
+        G = rng.normal(t, 10.0**t, (30, 5))
+        away = drift(Knowledge(G, np.arange(30) < 3, rng), length=0.4)[1] - G[3:].mean(axis=0)
+        typical = np.sqrt(np.mean([np.sum((g - G[3:].mean(axis=0)) ** 2) for g in G[3:]]))
+        assert np.linalg.norm(away) == pytest.approx(0.4 * typical)
+        ways.append(away / np.linalg.norm(away))
+    np.testing.assert_allclose(ways[1:], [ways[0]] * 2, rtol=1e-9)
+    other = drift(Knowledge(G, np.arange(30) < 3, rng), seed=1)[0] - G[3:].mean(axis=0)
+    assert abs(other @ ways[0]) < 0.9 * np.linalg.norm(other)
+
+
+RULES = [
+    "huber",
+    "median",
+    "krum(f=5)",
+    "trimmed_mean(f=5)",
+    "spectral_filter(f=5)",
+    "sign_guard",
+    "bucketing | median",
+]
+
+
+def against(rule, seed=0):
+    rng = np.random.default_rng(seed)
+    G = rng.normal(1, 1, (20, 12))
+    return Knowledge(G, np.arange(20) < 5, rng, np.full(20, 3.0), server=lambda sent: aggregate(sent, rule).value)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", ["alie", "ipm"])
+def test_a_search_along_a_line_does_as_much_damage_as_any_point_of_it(rule, name):
+    plain, searched = ((alie, "z"), optimal_alie) if name == "alie" else ((ipm, "scale"), optimal_ipm)
+    known = against(rule)
+    lies = searched(known, evaluations=40)
+    others = [known.damage(plain[0](known, **{plain[1]: float(number)})) for number in np.geomspace(0.125, 32, 40)]
+    assert known.damage(lies) >= 0.97 * max(others)
+    start, step = (known.benign.mean(axis=0), -known.benign.std(axis=0)) if name == "alie" else (0, -known.truth)
+    assert np.ptp((lies - start) / step) == pytest.approx(0, abs=1e-9)  # It is on the line.
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_worst_case_is_at_least_as_bad_as_every_other_attack(rule):
+    known = against(rule)
+    others = {
+        name: known.damage(rows(ATTACKS[name](known)))
+        for name in ON_UPDATES
+        if name not in ("worst_case", "gaussian", "non_finite")
+    }
+    worst = known.damage(worst_case(known))
+    assert worst >= 0.97 * max(others.values()), others
+    assert worst >= known.damage(worst_case(against(rule), evaluations=56))
+
+
+def test_a_search_tries_as_often_as_it_was_told():
+    tried = []
+
+    def server(sent):
+        tried.append(sent)
+        return middle(sent)
+
+    rng = np.random.default_rng(0)
+    known = Knowledge(rng.standard_normal((9, 4)), np.arange(9) < 2, rng, server=server)
+    for attack, evaluations, expected in ((optimal_alie, 20, 20), (optimal_ipm, 10, 10), (worst_case, 90, 90)):
+        tried.clear()
+        attack(known, evaluations=evaluations)
+        assert expected - 2 <= len(tried) <= expected
+        assert all((sent[2:] == known.benign).all() for sent in tried)
+    with pytest.raises(ValueError, match="evaluations must be at least 56"):
+        worst_case(known, evaluations=55)
+    with pytest.raises(ValueError, match="evaluations must be at least 10"):
+        optimal_alie(known, evaluations=9)
 
 
 def test_errors_name_the_bound_and_the_remedy():
@@ -253,5 +373,8 @@ def test_errors_name_the_bound_and_the_remedy():
         Knowledge(np.ones(5), np.zeros(5, bool), rng)
     with pytest.raises(ValueError, match=r"np\.full\(m, T\)"):
         Knowledge(G, np.zeros(5, bool), rng, np.ones(1))
+    for attack in (optimal_alie, optimal_ipm, worst_case):
+        with pytest.raises(ValueError, match=r"Pass Knowledge\(\.\.\., server"):
+            attack(Knowledge(G, np.arange(5) < 1, rng))
     with pytest.raises(ValueError, match="stop"):
         krum_attack(Knowledge(G, np.arange(5) < 1, rng), stop=0)

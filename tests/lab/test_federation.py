@@ -20,6 +20,7 @@ from fedhold.lab import (
     balanced,
     chance,
     federate,
+    needs_server,
     needs_thresholds,
     random_cuts,
     rsa,
@@ -534,3 +535,110 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, change):
         federate(task, shards, **{**common, **change})
     with pytest.raises(ValueError, match="is of another run"):
         federate(*world(seed=1), **common)
+
+
+# What the server holds itself, and what the adversary knows of it
+
+
+def test_the_servers_own_samples_make_the_root():
+    """fl_trust with the gradient of `root` samples of the truthful clients, literally."""
+    task, shards = world()
+    learnt = federate(
+        task, shards, rule="fl_trust", root=20, attack="sign_flip", byzantine=LIARS, rounds=8, step=STEP, seed=3
+    )
+    truthful = np.flatnonzero(~LIARS[np.repeat(np.arange(M), shards.counts)])
+    held = np.sort(chance(3, Purpose.ROOT).choice(truthful, 20, replace=False))
+    w = np.zeros(D)
+    for _ in range(8):
+        G = np.array([gradient(w, shards, i) for i in range(M)])
+        G[LIARS] *= -1
+        root = sum((shards.inputs[j] @ w - shards.targets[j]) * shards.inputs[j] for j in held) / 20
+        w = w - STEP * oracles.fl_trust(G, root)
+    np.testing.assert_allclose(learnt.w, w, rtol=1e-9)
+    without = federate(task, shards, rule="fl_trust", attack="sign_flip", byzantine=LIARS, rounds=8, step=STEP, seed=3)
+    assert not np.allclose(learnt.w, without.w)
+
+
+def test_a_root_survives_a_majority_of_liars(tmp_path):
+    task, shards = world()
+    most = np.arange(M) < 6
+    given = {"attack": "sign_flip", "byzantine": most, "step": STEP}
+    trusted = federate(task, shards, rule="fl_trust", root=20, rounds=40, **given)
+    assert trusted.history[-1].metrics["rmse"] < 0.5
+    assert federate(task, shards, rule="huber", rounds=40, **given).history[-1].metrics["rmse"] > 1
+    federate(task, shards, rule="fl_trust", root=20, rounds=15, checkpoint=tmp_path / "run", **given)
+    resumed = federate(task, shards, rule="fl_trust", root=20, rounds=40, checkpoint=tmp_path / "run", **given)
+    assert resumed.w.tobytes() == trusted.w.tobytes()
+
+
+def test_roots_that_cannot_be():
+    task, shards = world()
+    for root, rule, message in (
+        (20, "huber", "huber needs no root"),
+        (0, "fl_trust", "root must be at least 1"),
+        (N + 1, "fl_trust", "root <= the samples of the truthful"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            federate(task, shards, rule=rule, root=root, rounds=1, step=STEP)
+
+
+def test_a_root_that_diverges_ends_nothing():
+    task, shards = world()
+    learnt = federate(task, shards, rule="fl_trust", root=20, rounds=400, step=50.0)
+    assert len(learnt.history) == 400
+
+
+def test_claims_reach_the_server_and_its_cap():
+    task, shards = world(cut=balanced)
+    given = {"rule": "mean", "attack": "inflated_samples", "byzantine": LIARS, "rounds": 1, "step": STEP}
+    trusting, capping = (federate(task, shards, sample_cap=cap, **given).history[0] for cap in (None, 3.0))
+    assert trusting.liar_weight > 0.99
+    capped = 2 * 3 * np.median(shards.counts)
+    assert capping.liar_weight == pytest.approx(capped / (capped + shards.counts[~LIARS].sum()))
+    assert trusting.error > 2 * capping.error
+
+
+def test_an_attack_that_asks_for_it_is_given_the_servers_rule():
+    """With the same chance, start and root as the server itself has: what it foresees is what happens."""
+    task, shards = world()
+    foreseen = []
+
+    @needs_server
+    def prophet(knowledge):
+        lies = -knowledge.honest[knowledge.byzantine]
+        foreseen.append(knowledge.damage(lies))
+        np.testing.assert_array_equal(knowledge.samples, shards.counts)
+        return lies
+
+    for rule, more in (
+        ("bucketing | median", {}),
+        ("median_of_means(f=2)", {}),
+        ("centered_clipping(radius=0.1)", {}),
+        ("fl_trust", {"root": 10}),
+        ("huber", {"sample_cap": 1.5}),
+    ):
+        foreseen.clear()
+        learnt = federate(task, shards, rule=rule, attack=prophet, byzantine=LIARS, rounds=4, step=STEP, **more)
+        assert [row.error for row in learnt.history] == pytest.approx(foreseen, rel=1e-9)
+
+
+def test_an_attack_that_does_not_ask_for_it_is_not_given_the_servers_rule():
+    task, shards = world()
+
+    def curious(knowledge):
+        assert knowledge.server is None
+        return -knowledge.honest[knowledge.byzantine]
+
+    federate(task, shards, attack=curious, byzantine=LIARS, rounds=1, step=STEP)
+
+
+@pytest.mark.parametrize(
+    ("attack", "simple"), [("optimal_alie", "alie"), ("optimal_ipm", "ipm"), ("worst_case", "sign_flip")]
+)
+def test_searching_attacks_in_a_run(attack, simple):
+    task, shards = world()
+    given = {"rule": "huber", "byzantine": LIARS, "rounds": 3, "step": STEP}
+    worse, plain = (federate(task, shards, attack=name, **given).history[0].error for name in (attack, simple))
+    assert worse > 0.999 * plain
+    with pytest.raises(ValueError, match="server"):
+        rsa(task, shards, penalty=0.1, attack=attack, byzantine=LIARS, rounds=1, step=STEP)

@@ -46,7 +46,11 @@ def _registries() -> list[_Registry]:
         _Registry("Rules: aggregate(updates, rule, ...)", RULES, by_geometry),
         _Registry("Mixings: written before a rule, as in 'screen | huber'", MIXINGS, by_geometry),
         _Registry("Thresholds: huber(threshold=...)", THRESHOLDS),
-        _Registry('Attacks: federate(..., attack=...), attack = "..." in a config', ATTACKS, frozenset({"knowledge"})),
+        _Registry(
+            'Attacks: federate(..., attack=...), attack = "..." in a config',
+            ATTACKS,
+            frozenset({"knowledge", "shards", "byzantine"}),
+        ),
         _Registry('Tasks: data = "..." in a config', DATA, frozenset({"seed", "cut", "m"})),
         _Registry('Partitions: partition = "..." in a config', PARTITIONS, frozenset({"labels", "m", "rng"})),
     ]

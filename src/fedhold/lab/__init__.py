@@ -9,17 +9,17 @@ reports. `fedhold.lab.paper` builds the paper's figures, tables and claims from 
 
 from fedhold.lab.attacks import (
     ATTACKS,
-    Attack,
-    Knowledge,
     alie,
+    drift,
+    duplicates,
     gaussian,
     huber_attack,
+    inflated_samples,
     ipm,
     krum_attack,
     mimic,
     min_max,
     min_sum,
-    needs_thresholds,
     non_finite,
     sign_flip,
     trimmed_mean_attack,
@@ -29,13 +29,16 @@ from fedhold.lab.consensus import rsa
 from fedhold.lab.datasets import DataError, Images, Regression, Samples, fashion_mnist, mnist, synthesized
 from fedhold.lab.experiment import Experiment, liars
 from fedhold.lab.federation import Federated, Round, federate
+from fedhold.lab.knowledge import Attack, Knowledge, Lies, needs_server, needs_thresholds
 from fedhold.lab.partition import PARTITIONS, balanced, by_class, dirichlet, random_cuts
+from fedhold.lab.poisons import Poisoned, backdoor, label_flip, poisons_data
 from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.report import Panel, write_report
 from fedhold.lab.results import MissingResult, Result, Store, Verdict
 from fedhold.lab.runner import run, run_all
 from fedhold.lab.scenarios import DATA, Scenario, prepare
+from fedhold.lab.searches import optimal_alie, optimal_ipm, worst_case
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
 from fedhold.lab.torch_task import TorchTask
 
@@ -51,11 +54,13 @@ __all__ = [
     "Federated",
     "Images",
     "Knowledge",
+    "Lies",
     "LinearRegression",
     "MissingResult",
     "Mlp",
     "News",
     "Panel",
+    "Poisoned",
     "Purpose",
     "Regression",
     "Result",
@@ -68,25 +73,34 @@ __all__ = [
     "TorchTask",
     "Verdict",
     "alie",
+    "backdoor",
     "balanced",
     "by_class",
     "chance",
     "dirichlet",
+    "drift",
+    "duplicates",
     "fashion_mnist",
     "federate",
     "gaussian",
     "huber_attack",
     "in_processes",
+    "inflated_samples",
     "ipm",
     "krum_attack",
+    "label_flip",
     "liars",
     "load",
     "mimic",
     "min_max",
     "min_sum",
     "mnist",
+    "needs_server",
     "needs_thresholds",
     "non_finite",
+    "optimal_alie",
+    "optimal_ipm",
+    "poisons_data",
     "prepare",
     "random_cuts",
     "rsa",
@@ -96,5 +110,6 @@ __all__ = [
     "sign_flip",
     "synthesized",
     "trimmed_mean_attack",
+    "worst_case",
     "write_report",
 ]

@@ -2,113 +2,26 @@
 
 The adversary sees everything the server will see, and what its own clients would honestly have sent; nothing here imports
 an aggregation rule. An attack is a function of a `Knowledge` that returns an (f, d) array with one row per Byzantine
-client, in the order of the mask, possibly a read-only view of one repeated row. It modifies nothing. Without an attack,
-f = 0.
+client, in the order of the mask, possibly a read-only view of one repeated row; or `Lies`, if they lie about their n_i, too.
+It modifies nothing. Without an attack, f = 0. `searches.py` has the attacks that try their lies on the server's rule,
+`poisons.py` those that change what liars learn from; ATTACKS names them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, require
 from fedhold.kernels import Floats, Matrix, Vector
-
-Attack = Callable[..., Floats]
-Mask = NDArray[np.bool_]
+from fedhold.lab.knowledge import Attack, Knowledge, Lies, needs_thresholds
+from fedhold.lab.poisons import backdoor, label_flip
+from fedhold.lab.searches import optimal_alie, optimal_ipm, worst_case
 
 COLUMNS = 1024  # columns that are read together: those of some hundred clients stay in the cache
-
-
-@dataclass(frozen=True, eq=False)
-class Knowledge:
-    """All an adversary may know in one round.
-
-    honest      (m, d) what all m clients would send if none lied, the Byzantine ones included
-    byzantine   (m,) true for the clients that lie
-    rng         the generator for an attack's randomness
-    thresholds  (m,) the T_i of the server's Huber rule; with an automatic threshold, those it would compute from `honest`
-
-    >>> honest = np.array([[1.0, -2.0], [3.0, -2.0], [2.0, -5.0]])
-    >>> knowledge = Knowledge(honest, np.array([False, True, False]), np.random.default_rng(0))
-    >>> sign_flip(knowledge)
-    array([[-3.,  2.]])
-    >>> trimmed_mean_attack(knowledge)
-    array([[ 1., -2.]])
-    """
-
-    honest: Floats
-    byzantine: Mask
-    rng: np.random.Generator
-    thresholds: Floats | None = None
-
-    def __post_init__(self) -> None:
-        shape, dtype = self.honest.shape, self.honest.dtype
-        remedy = "Stack the updates: np.stack(updates)."
-        is_matrix = len(shape) == 2 and dtype.kind == "f"
-        require(is_matrix, "honest", needs="(m, d) floats", remedy=remedy, shape=shape, dtype=dtype)
-        check_mask(self.byzantine, self.m)
-        if self.thresholds is not None:
-            shape, remedy = self.thresholds.shape, "One T for all clients: np.full(m, T)."
-            require(shape == (self.m,), "thresholds", needs=f"shape ({self.m},)", remedy=remedy, shape=shape)
-
-    @property
-    def m(self) -> int:
-        """The number of clients."""
-        return len(self.honest)
-
-    @property
-    def f(self) -> int:
-        """The number of Byzantine clients; the paper's q."""
-        return int(np.count_nonzero(self.byzantine))
-
-    @property
-    def benign(self) -> Floats:
-        """(m - f, d) what the truthful clients send; a copy."""
-        return self.honest[~self.byzantine]
-
-    @cached_property
-    def mean(self) -> Floats:
-        """g_0 = (1/m) sum_i G_i over all m clients, with the Byzantine clients' honest gradients among them."""
-        # A product takes half the time of mean(). Dividing after the sum keeps a coordinate that is exactly 0 at 0.
-        total: Floats = np.ones(self.m, self.honest.dtype) @ self.honest
-        return total / self.honest.dtype.type(self.m)
-
-    @cached_property
-    def sign(self) -> Floats:
-        """s = sign(g_0), with sign(0) = 0."""
-        sign: Floats = np.sign(self.mean)
-        return sign
-
-
-def check_mask(mask: Mask, m: int) -> None:
-    """Raise a ValueError unless `mask` has one bool per client: client numbers would index other clients without an error."""
-    is_mask = mask.shape == (m,) and mask.dtype == np.bool_
-    remedy = "From client numbers: np.isin(np.arange(m), numbers)."
-    require(is_mask, "byzantine", needs=f"shape ({m},), bool", remedy=remedy, shape=mask.shape, dtype=mask.dtype)
-
-
-def needs_thresholds(attack: Attack) -> Attack:
-    """Declare, as a decorator, that an attack reads `knowledge.thresholds`; `federate` then computes them for it.
-
-    >>> @needs_thresholds
-    ... def outside(knowledge): ...
-    >>> reads_thresholds(outside), reads_thresholds(sign_flip)
-    (True, False)
-    """
-    attack.needs_thresholds = True  # type: ignore[attr-defined]
-    return attack
-
-
-def reads_thresholds(attack: Attack) -> bool:
-    """Whether an attack declares that it needs the server's thresholds."""
-    return getattr(attack, "needs_thresholds", False)
 
 
 def sign_flip(knowledge: Knowledge) -> Floats:
@@ -147,7 +60,7 @@ def krum_attack(knowledge: Knowledge, *, start: float = 1.0, stop: float = 1e-4)
     step = start
     while step >= stop and not krum_chooses_liar(step):
         step /= 2
-    return _to_all(knowledge.mean - knowledge.honest.dtype.type(step) * knowledge.sign, knowledge)
+    return knowledge.to_all(knowledge.mean - knowledge.honest.dtype.type(step) * knowledge.sign)
 
 
 def trimmed_mean_attack(knowledge: Knowledge) -> Floats:
@@ -165,7 +78,7 @@ def trimmed_mean_attack(knowledge: Knowledge) -> Floats:
         block, sign = knowledge.honest[:, columns], knowledge.sign[columns]
         row[columns] = np.where(sign < 0, block.max(axis=0), block.min(axis=0))
     row[knowledge.sign == 0] = 0
-    return _to_all(row, knowledge)
+    return knowledge.to_all(row)
 
 
 @needs_thresholds
@@ -211,7 +124,7 @@ def alie(knowledge: Knowledge, *, z: float | None = None) -> Floats:
         require(m - f > supporters, "alie", needs="m >= 3", remedy="Use more clients or pass z.", m=m, f=f)
         z = NormalDist().inv_cdf((m - f - supporters) / (m - f))
     benign = knowledge.benign
-    return _to_all(benign.mean(axis=0) - knowledge.honest.dtype.type(z) * benign.std(axis=0), knowledge)
+    return knowledge.to_all(benign.mean(axis=0) - knowledge.honest.dtype.type(z) * benign.std(axis=0))
 
 
 def ipm(knowledge: Knowledge, *, scale: float = 0.1) -> Floats:
@@ -224,7 +137,7 @@ def ipm(knowledge: Knowledge, *, scale: float = 0.1) -> Floats:
     >>> ipm(Knowledge(np.array([[9.0], [1.0], [3.0]]), np.arange(3) < 1, np.random.default_rng(0)), scale=0.5)
     array([[-1.]])
     """
-    return _to_all(-knowledge.honest.dtype.type(scale) * knowledge.benign.mean(axis=0), knowledge)
+    return knowledge.to_all(-knowledge.honest.dtype.type(scale) * knowledge.benign.mean(axis=0))
 
 
 def mimic(knowledge: Knowledge, *, client: int = 0) -> Floats:
@@ -240,7 +153,7 @@ def mimic(knowledge: Knowledge, *, client: int = 0) -> Floats:
     benign = knowledge.benign
     remedy = "Name one of the truthful clients by its place among them."
     require(0 <= integer(client, "client") < len(benign), "mimic", needs="client < m - f", remedy=remedy, client=client)
-    return _to_all(benign[client], knowledge)
+    return knowledge.to_all(benign[client])
 
 
 def min_max(knowledge: Knowledge) -> Floats:
@@ -257,11 +170,11 @@ def min_max(knowledge: Knowledge) -> Floats:
     centre, deviation = benign.mean(axis=0), benign.std(axis=0)
     length = float(np.sum(deviation**2, dtype=np.float64))
     if length == 0:  # all truthful clients agree, so that no gamma > 0 and no direction is left
-        return _to_all(centre, knowledge)
+        return knowledge.to_all(centre)
     seen = _seen_from(centre, deviation, knowledge)
     # |gamma p + Y_i|^2 = gamma^2 |p|^2 + 2 gamma <Y_i, p> + |Y_i|^2 <= D, with p the deviation
     roots = (np.sqrt(seen.along**2 + length * (seen.pairs.max() - seen.squares)) - seen.along) / length
-    return _to_all(centre - centre.dtype.type(roots.min()) * deviation, knowledge)
+    return knowledge.to_all(centre - centre.dtype.type(roots.min()) * deviation)
 
 
 def min_sum(knowledge: Knowledge) -> Floats:
@@ -277,7 +190,7 @@ def min_sum(knowledge: Knowledge) -> Floats:
     benign = knowledge.benign
     centre, deviation = benign.mean(axis=0), benign.std(axis=0)
     farthest, length = np.linalg.norm(benign - centre, axis=1).max(), np.linalg.norm(deviation)
-    return _to_all(centre - deviation * (farthest / length if length > 0 else 0), knowledge)
+    return knowledge.to_all(centre - deviation * (farthest / length if length > 0 else 0))
 
 
 def gaussian(knowledge: Knowledge, *, deviation: float = 200.0) -> Floats:
@@ -304,7 +217,60 @@ def non_finite(knowledge: Knowledge, *, value: float = np.nan) -> Floats:
     >>> non_finite(Knowledge(np.ones((3, 2)), np.arange(3) < 1, np.random.default_rng(0)))
     array([[nan, nan]])
     """
-    return _to_all(np.full(knowledge.honest.shape[1], value, knowledge.honest.dtype), knowledge)
+    return knowledge.to_all(np.full(knowledge.honest.shape[1], value, knowledge.honest.dtype))
+
+
+def inflated_samples(knowledge: Knowledge, *, factor: float = 1e6) -> Lies:
+    """Every liar sends its own gradient with the sign flipped, and claims very many samples.
+
+    X_i = -G_i, n_i = factor * max_k n_k.
+
+    factor  how many times the largest number of samples each of them claims
+
+    Needs factor > 0. No source: every server that weighs by what clients say may meet it.
+
+    >>> known = Knowledge(np.array([[1.0], [2.0]]), np.array([False, True]), np.random.default_rng(0))
+    >>> inflated_samples(known).updates, inflated_samples(known, factor=50).samples
+    (array([[-2.]]), array([50.]))
+    """
+    claim = positive(factor, "inflated_samples's factor") * float(knowledge.claims.max())
+    return Lies(-knowledge.honest[knowledge.byzantine], np.full(knowledge.f, claim))
+
+
+def duplicates(knowledge: Knowledge, *, scale: float = 1.0) -> Floats:
+    """All liars send the same update, that of one of them with the sign flipped: X = -scale * G_b, b the first liar.
+
+    scale  how many times as long as its own gradient the lie is
+
+    Rules that look for clients close to each other find them here.  Sybils: Fung, Yoon, Beschastnikh 2020.
+
+    >>> duplicates(Knowledge(np.array([[1.0], [2.0], [3.0]]), np.arange(3) > 0, np.random.default_rng(0)))
+    array([[-2.],
+           [-2.]])
+    """
+    rows: Floats = knowledge.honest[np.flatnonzero(knowledge.byzantine)[:1]]
+    return knowledge.to_all(-knowledge.honest.dtype.type(scale) * rows[0]) if len(rows) else rows
+
+
+def drift(knowledge: Knowledge, *, length: float = 0.5, seed: int = 0) -> Floats:
+    """All liars a little away from the mean of the truthful, in the same direction in every round.
+
+    X = mean + length |std| u, u a random unit vector that depends on the seed alone; |std| is about the distance of a truthful
+    client from the mean.
+
+    length  how far away, in such distances
+    seed    of the direction
+
+    Needs length > 0.  Karimireddy, He, Jaggi 2021 show that small lies which agree over time defeat rules without memory.
+
+    >>> known = Knowledge(np.array([[9.0, 0.0], [1.0, 0.0], [3.0, 4.0]]), np.arange(3) < 1, np.random.default_rng(0))
+    >>> float(np.linalg.norm(drift(known, length=1.0)[0] - [2, 2]).round(3))
+    2.236
+    """
+    benign = knowledge.benign
+    away = np.random.default_rng(integer(seed, "drift's seed")).standard_normal(benign.shape[1])
+    far = positive(length, "drift's length") * float(np.linalg.norm(benign.std(axis=0)))
+    return knowledge.to_all((benign.mean(axis=0) + far / np.linalg.norm(away) * away).astype(benign.dtype))
 
 
 ATTACKS: dict[str, Attack] = {
@@ -312,13 +278,11 @@ ATTACKS: dict[str, Attack] = {
     for attack in (
         *(sign_flip, krum_attack, trimmed_mean_attack, huber_attack),  # the paper's
         *(alie, ipm, mimic, min_max, min_sum, gaussian, non_finite),
+        *(inflated_samples, duplicates, drift),
+        *(optimal_alie, optimal_ipm, worst_case),  # these try their lies on the server's rule
+        *(label_flip, backdoor),  # these change what the liars learn from, and nothing else
     )
 }
-
-
-def _to_all(row: Floats, knowledge: Knowledge) -> Floats:
-    """The same row for every liar."""
-    return np.broadcast_to(row, (knowledge.f, row.size))
 
 
 def _column_blocks(d: int) -> list[slice]:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, unknown
-from fedhold.lab.attacks import Attack, Mask
-from fedhold.lab.federation import Adversary, Federated, Round, check_loop, facts_of
+from fedhold.lab.federation import Adversary, Federated, Round, check_loop, evaluated, facts_of, probed
+from fedhold.lab.knowledge import Attack, Mask
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Shards, Task
 from fedhold.spec import UNREADABLE
@@ -68,6 +68,8 @@ def rsa(
     check_loop(batch=batch, evaluate_every=evaluate_every)
     decay = positive(decay, "decay", zero=True)
     adversary = Adversary.of(attack, byzantine, shards.m, parameters=attack_parameters)
+    poisoned = adversary.poisoned(shards)
+    shards, probe = poisoned.shards, probed(task, poisoned)
     w, lying = task.initial(chance(seed, Purpose.INITIAL)), adversary.byzantine
     facts = {"rule": "rsa", "numbers": (penalty, decay, step, seed, batch, evaluate_every), "w": w}
     run = Checkpoint(checkpoint, fingerprint(**facts, **facts_of(adversary, attack_parameters, shards)))
@@ -90,7 +92,7 @@ def rsa(
             gradient = task.gradients(model, drawn.client(i))[0]
             model -= step * (gradient + penalty * np.sign(model - w))
         state["w"] = w - step * direction
-        measured = task.evaluate(state["w"]) if t % evaluate_every == 0 or t == rounds else {}
+        measured = evaluated(task, state["w"], probe) if t % evaluate_every == 0 or t == rounds else {}
         error, rejected = float(np.linalg.norm(direction - truth)), float(1 - admitted.mean())
         history.append(Round(t, measured, error, 0.0, rejected, None, None, seconds))
         run.save(state, [vars(row) for row in history])

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from fedhold.errors import integer, listed, positive, require, unknown, well_typed
-from fedhold.lab.attacks import ATTACKS, reads_thresholds
+from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.consensus import RSA_OPTIONS, rsa_parameters
 from fedhold.lab.federation import check_loop
+from fedhold.lab.knowledge import reads_thresholds
 from fedhold.lab.partition import PARTITIONS
 from fedhold.lab.scenarios import DATA, cost_of
 from fedhold.spec import parse
@@ -26,7 +27,7 @@ FORMAT = 5
 
 # Options that federate() takes.
 LOOP_OPTIONS = (
-    *("batch", "certify", "evaluate_every", "local_steps", "momentum", "participation", "radius", "sample_cap"),
+    *("batch", "certify", "evaluate_every", "local_steps", "momentum", "participation", "radius", "root", "sample_cap"),
 )
 
 Option = float | int | str | None
@@ -46,7 +47,7 @@ class Experiment:
     rounds     how many steps of gradient descent
     step       their length
     options    further arguments as pairs (name, value), in any order:
-               of federate()   batch, momentum, local_steps, participation, sample_cap, certify, radius, evaluate_every
+               of federate()   batch, momentum, local_steps, participation, sample_cap, root, certify, radius, evaluate_every
                of the data     samples, d, variance (regression); samples, hidden (images)
                of the attack   attack_scale, attack_z, ...; attack_threshold: the T that huber_attack assumes, a number or
                                "by_samples(0, 2)" or "automatic"; by default the rule's own

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,20 @@ from numpy.typing import NDArray
 from fedhold.aggregation import Aggregation, aggregate
 from fedhold.errors import integer, positive, require, unknown
 from fedhold.kernels import Floats, Vector
-from fedhold.lab.attacks import ATTACKS, Attack, Knowledge, Mask, check_mask, reads_thresholds
+from fedhold.lab.attacks import ATTACKS
+from fedhold.lab.datasets import Samples
+from fedhold.lab.knowledge import Attack, Knowledge, Lies, Mask, Server, check_mask, reads_server, reads_thresholds
+from fedhold.lab.poisons import Poisoned, is_poison
 from fedhold.lab.randomness import Purpose, chance
-from fedhold.lab.tasks import Shards, Task
+from fedhold.lab.tasks import Measurable, Shards, Task
 from fedhold.spec import parse
 from fedhold.storage import Checkpoint, fingerprint
 from fedhold.thresholds import Threshold, follows_distances, threshold_function
 
+REACH = 1e100  # A root with larger numbers is refused by aggregate().
+
 Counts = NDArray[np.intp]
+Claims = NDArray[np.intp] | NDArray[np.float64]
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
@@ -47,6 +54,7 @@ def federate(
     local_steps: int = 1,
     participation: float = 1.0,
     sample_cap: float | None = None,
+    root: int | None = None,
     certify: int | None = None,
     evaluate_every: int = 1,
     checkpoint: Path | None = None,
@@ -59,7 +67,8 @@ def federate(
     task               the model and its loss
     shards             every client's samples
     rule, parameters   as for aggregate(); f is not changed in rounds where only some clients are asked
-    attack             a key of ATTACKS, or such a function, for the clients marked in `byzantine`
+    attack             a key of ATTACKS, or such a function, for the clients marked in `byzantine`. A poison (label_flip,
+                       backdoor) changes their samples, and they then answer as the others do
     attack_parameters  the attack's own and, for an attack that needs thresholds, `threshold`: the T the liars assume. By
                        default it is the rule's own, or the automatic one where the rule has none
     byzantine          (m,) true for the clients that lie; by default none
@@ -73,6 +82,8 @@ def federate(
                        RAGA are rule="geometric_median"
     participation      the fraction of the clients, drawn anew every round, that is asked
     sample_cap         as for aggregate(), but by default the n_i are trusted, as in the paper's figures
+    root               how many samples the server holds itself, for rules that compare clients with its own update (fl_trust,
+                       monna): drawn once from those of the truthful clients; by default it holds none
     certify            f: put the certificate's radius(f) into the history; costs an m x m matrix per round
     evaluate_every     call task.evaluate every so many rounds, and after the last one
     checkpoint         a file, written after every round and read at the start: a run that was killed ends with the same bits
@@ -101,15 +112,23 @@ def federate(
         threshold=final.parameters.get("threshold"),
         sample_cap=sample_cap,
     )
+    own = None if root is None else _own_samples(shards, root, adversary.byzantine, chance(seed, Purpose.ROOT))
+    require(own is None or final.takes("root"), final.name, needs="no root", remedy="Leave it out.", root=root)
+    poisoned = adversary.poisoned(shards)
+    shards, probe = poisoned.shards, probed(task, poisoned)
     w = task.initial(chance(seed, Purpose.INITIAL))
     centre = w if centre is None else centre
     numbers = (step, seed, radius, batch, momentum, local_steps, participation, sample_cap, certify, evaluate_every)
-    facts = {"rule": rule, "parameters": parameters, "numbers": numbers, "w": w, "centre": centre}
+    facts = {"rule": rule, "parameters": parameters, "numbers": numbers, "root": root, "w": w, "centre": centre}
     run = Checkpoint(checkpoint, fingerprint(**facts, **facts_of(adversary, attack_parameters, shards)))
     state: dict[str, NDArray[Any]] = {"w": w, "weights": np.empty((0, shards.m), np.float32)}
     history: list[Round] = []
     if (saved := run.load(rounds)) is not None:
         state, history = saved[0], [Round(**row) for row in saved[1]]
+
+    def served(t: int, places: Mapping[str, Any], sent: Floats, claims: Claims) -> Aggregation:
+        drawn = chance(seed, Purpose.RULE, t)
+        return aggregate(sent, rule, samples=claims, rng=drawn, sample_cap=sample_cap, **places, **parameters)
 
     sent: Floats | None = None
     for t in range(len(history) + 1, rounds + 1):
@@ -119,25 +138,20 @@ def federate(
         if momentum:
             _apply_momentum(state, asked, shards.m, sent, momentum)
         truth = _truthful_mean(sent, present.counts, lying)
-        result, seconds = None, 0.0
-        if _admits_someone(sent, truth, lying):
-            adversary.lie(sent, present.counts, lying, chance(seed, Purpose.ATTACK, t))
+        result, seconds, places = None, 0.0, {"start": state.get("last")}
+        if own is not None:
+            places["root"] = answers(task, state["w"], own, local_steps, step, batch, chance(seed, Purpose.ROOT, t))[0]
+        if _admits_someone(sent, truth, lying) and _within_reach(places.get("root")):
+            serve = partial(served, t, places)
+            claims = adversary.lie(sent, present.counts, lying, chance(seed, Purpose.ATTACK, t), serve)
             begun = time.perf_counter()
-            result = aggregate(
-                sent,
-                rule,
-                samples=present.counts,
-                rng=chance(seed, Purpose.RULE, t),
-                start=state.get("last"),
-                sample_cap=sample_cap,
-                **parameters,
-            )
+            result = serve(sent, claims)
             seconds = time.perf_counter() - begun
             if final.declared.from_last:  # other rules would save next to nothing by starting there
                 state["last"] = result.value
             moved = project(state["w"] - step * result.value, centre, radius)
             state["w"] = moved if np.isfinite(moved).all() else state["w"]
-        metrics = task.evaluate(state["w"]) if t % evaluate_every == 0 or t == rounds else {}
+        metrics = evaluated(task, state["w"], probe) if t % evaluate_every == 0 or t == rounds else {}
         history.append(_row(t, metrics, result, truth, lying, certify, seconds))
         _keep_weights(state, result, asked, shards.m)
         run.save(state, [vars(row) for row in history])
@@ -271,6 +285,7 @@ class Adversary:
     byzantine   (m,) true for the clients that lie
     attack      the function that makes their lies; None where no client lies
     parameters  of the attack
+    poison      the function that poisons their samples; None where none does
     threshold   the server's T_i as the adversary assumes them; None where the attack needs none
     sample_cap  the server's cap on the n_i, which enters the T_i
     """
@@ -278,6 +293,7 @@ class Adversary:
     byzantine: Mask
     attack: Attack | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    poison: Callable[..., Poisoned] | None = None
     threshold: Threshold | None = None
     sample_cap: float | None = None
 
@@ -302,22 +318,46 @@ class Adversary:
         if isinstance(attack, str) and attack not in ATTACKS:
             raise ValueError(unknown("attack", attack, ATTACKS))
         function, own = ATTACKS[attack] if isinstance(attack, str) else attack, dict(parameters or {})
+        if is_poison(function):
+            return cls(mask, parameters=own, poison=function)
         if not reads_thresholds(function):
             return cls(mask, function, own)
         assumed = own.pop("threshold", "automatic" if threshold is None else threshold)
-        return cls(mask, function, own, threshold_function(assumed), sample_cap)
+        return cls(mask, function, own, None, threshold_function(assumed), sample_cap)
 
-    def lie(self, honest: Floats, samples: Counts, lying: Mask, rng: np.random.Generator) -> None:
-        """Replace what the liars would honestly have sent by their lies, in place.
+    def poisoned(self, shards: Shards) -> Poisoned:
+        """What the clients learn from, once the liars have poisoned their own samples."""
+        return Poisoned(shards) if self.poison is None else self.poison(shards, self.byzantine, **self.parameters)
+
+    def lie(
+        self,
+        honest: Floats,
+        samples: Counts,
+        lying: Mask,
+        rng: np.random.Generator,
+        served: Callable[[Floats, Claims], Aggregation] | None = None,
+    ) -> Claims:
+        """Replace what the liars would honestly have sent by their lies, in place; returns the n_i that clients claim.
 
         honest   (m, d) the answers of the clients asked this round
         samples  (m,) their n_i
         lying    (m,) true for the liars among them
+        rng      of the attack
+        served   what the server would make of updates and claims, for an attack that tries its lies on it
         """
         if self.attack is None or not lying.any():
-            return
+            return samples
         thresholds = None if self.threshold is None else self._thresholds(self.threshold, honest, samples)
-        honest[lying] = self.attack(Knowledge(honest, lying, rng, thresholds), **self.parameters)
+        server: Server | None = None
+        if served is not None and reads_server(self.attack):
+            server = lambda sent: served(sent, samples).value  # noqa: E731
+        told = self.attack(Knowledge(honest, lying, rng, thresholds, samples, server), **self.parameters)
+        if not isinstance(told, Lies):
+            honest[lying] = told
+            return samples
+        claims = samples.astype(np.float64)
+        honest[lying], claims[lying] = told.updates, told.samples
+        return claims
 
     def _thresholds(self, threshold: Threshold, honest: Floats, samples: Counts) -> Vector:
         """T_i: from the samples where these decide alone, else those that the server would find if no client lied."""
@@ -330,9 +370,50 @@ class Adversary:
 # What the server does
 
 
+def _own_samples(shards: Shards, count: int, byzantine: Mask, rng: np.random.Generator) -> Shards:
+    """As many samples of the truthful clients, drawn without replacement, as the server is to hold itself."""
+    owners = np.flatnonzero(np.repeat(~byzantine, shards.counts))
+    held = integer(count, "root", at_least=1)
+    remedy = "Lower root, or let more clients be truthful."
+    require(
+        held <= len(owners),
+        "root",
+        needs="root <= the samples of the truthful",
+        remedy=remedy,
+        root=held,
+        N=len(owners),
+    )
+    rows = np.sort(rng.choice(owners, held, replace=False))
+    return Shards(shards.inputs[rows], shards.targets[rows], np.array([0, held], dtype=np.intp))
+
+
+def probed(task: Task, poisoned: Poisoned) -> Samples | None:
+    """The test samples on which the success of a poison is measured; None where there is nothing to measure."""
+    if poisoned.probe is None:
+        return None
+    if not isinstance(task, Measurable):
+        raise TypeError(
+            "this attack's success is measured on the task's samples. Give the task .samples and .measure(w, samples)."
+        )
+    return poisoned.probe(task.samples)
+
+
+def evaluated(task: Task, w: Floats, probe: Samples | None) -> dict[str, float]:
+    """The task's metrics; with a probe also "backdoor", the fraction of its samples that get the class the liars want."""
+    metrics = task.evaluate(w)
+    if probe is None or not isinstance(task, Measurable):
+        return metrics
+    return {**metrics, "backdoor": task.measure(w, probe)["accuracy"]}
+
+
 def _admits_someone(honest: Floats, truth: Floats, lying: Mask) -> bool:
     """Whether the server can admit a truthful client; it cannot once the model has become infinite or NaN."""
     return bool(np.isfinite(truth).all() or lying.all() or np.isfinite(honest[~lying]).all(axis=1).any())
+
+
+def _within_reach(root: Floats | None) -> bool:
+    """Whether aggregate() takes this root; it does not once the model has gone very far away."""
+    return root is None or bool((np.abs(root) < REACH).all())
 
 
 def project(w: Floats, centre: Floats, radius: float) -> Floats:
@@ -380,6 +461,10 @@ def _keep_weights(state: dict[str, NDArray[Any]], result: Aggregation | None, as
 def facts_of(adversary: Adversary, attack_parameters: Mapping[str, Any] | None, shards: Shards) -> dict[str, Any]:
     """What a checkpoint must agree with before a run goes on from it, beside the arguments that are numbers."""
     return {
-        **{"attack": adversary.attack, "attack_parameters": attack_parameters, "byzantine": adversary.byzantine},
+        **{
+            "attack": adversary.attack or adversary.poison,
+            "attack_parameters": attack_parameters,
+            "byzantine": adversary.byzantine,
+        },
         **{"offsets": shards.offsets, "targets": shards.targets},
     }

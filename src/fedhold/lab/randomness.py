@@ -17,6 +17,7 @@ class Purpose(IntEnum):
     BATCH = 2  # the samples of a client's gradient
     ATTACK = 3  # what liars send
     RULE = 4  # what the aggregation rule draws
+    ROOT = 5  # the samples that the server holds itself, and those of its own gradient
     BYZANTINE = 100  # the clients that lie
     DATA = 101  # synthesized samples
     PARTITION = 102  # the clients that samples go to

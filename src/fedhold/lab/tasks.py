@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +116,18 @@ class Task(Protocol):
         """The metrics that are plotted, by name."""
 
 
+@runtime_checkable
+class Measurable(Protocol):
+    """A task that can be measured on other samples than its own: what an attack's success is told from."""
+
+    @property
+    def samples(self) -> Samples:
+        """The samples that `evaluate` measures on."""
+
+    def measure(self, w: Floats, samples: Samples) -> dict[str, float]:
+        """The metrics on these samples, by name; "accuracy" is one of them where targets are classes."""
+
+
 @dataclass(frozen=True, eq=False)
 class LinearRegression:
     """f(w, (u, v)) = (1/2) (<u, w> - v)^2, gradient (<u, w> - v) u.  Paper, section 7.1.
@@ -148,7 +160,11 @@ class LinearRegression:
         return float(np.mean((samples.inputs @ w - samples.targets) ** 2) / 2)
 
     def evaluate(self, w: Floats) -> dict[str, float]:
-        loss = self.loss(w, self.samples)
+        return self.measure(w, self.samples)
+
+    def measure(self, w: Floats, samples: Samples) -> dict[str, float]:
+        """The metrics on other samples than the task's own."""
+        loss = self.loss(w, samples)
         return {"rmse": float(np.sqrt(2 * loss)), "loss": loss}
 
 
@@ -218,12 +234,13 @@ class Mlp:
         return out
 
     def loss(self, w: Floats, samples: Samples) -> float:
-        return self._measure(w, samples)["loss"]
+        return self.measure(w, samples)["loss"]
 
     def evaluate(self, w: Floats) -> dict[str, float]:
-        return self._measure(w, self.samples)
+        return self.measure(w, self.samples)
 
-    def _measure(self, w: Floats, samples: Samples) -> dict[str, float]:
+    def measure(self, w: Floats, samples: Samples) -> dict[str, float]:
+        """The metrics on other samples than the task's own."""
         w, y = _checked(w, self.d, samples.inputs, self.shapes[0][1]), samples.targets
         layers, logits = self._layers(w), np.empty((self.classes, len(y)))
         scaled = layers._replace(W1=_unit(samples.inputs) * layers.W1)

@@ -93,10 +93,10 @@ class TorchTask:
         return self._by_loop(parameters, shards, out)
 
     def loss(self, w: Floats, samples: Samples) -> float:
-        return self._measure(w, samples)["loss"]
+        return self.measure(w, samples)["loss"]
 
     def evaluate(self, w: Floats) -> dict[str, float]:
-        return self._measure(w, self.samples)
+        return self.measure(w, self.samples)
 
     def _by_vmap(self, parameters: dict[str, Any], shards: Shards, out: Floats) -> Floats:
         together = self._torch.func.vmap(self._torch.func.grad(self._weighted_loss), in_dims=(None, 0, 0, 0))
@@ -133,7 +133,8 @@ class TorchTask:
             raise ValueError(f"criterion must give one loss per sample, shape {wanted}, met {met}. {remedy}")
         return outputs, losses
 
-    def _measure(self, w: Floats, samples: Samples) -> dict[str, float]:
+    def measure(self, w: Floats, samples: Samples) -> dict[str, float]:
+        """The metrics on other samples than the task's own."""
         parameters, total, right = self._unflatten(w), 0.0, 0
         with self._torch.no_grad():
             for start in range(0, len(samples), CHUNK):
