@@ -240,7 +240,8 @@ def _checked(weights: Any, m: int, rule: str) -> Weights:
     checked = numbers(weights)
     if checked.shape != (m,) or not (checked >= 0).all() or not np.isclose(checked.sum(), 1, atol=1e-6):
         raise ValueError(
-            f"{rule} must return {m} weights of at least 0 that sum to 1, one per admitted client, got {weights!r}."
+            f"{rule} must return {m} weights of at least 0 that sum to 1, one per admitted client, got {weights!r}. To "
+            "return the aggregate itself, column by column, put @fedhold.rules.by_columns above a function of a block."
         )
     return checked
 

@@ -7,11 +7,11 @@ from a mixing, the matrix that makes new rows from the clients. Imports: `fedhol
     m_estimators.py   geometry rules: mean, huber, geometric_median, median_of_means, centered_clipping
     selection.py      geometry rules: krum, multi_krum, bulyan
     spectral.py       geometry rules: spectral_filter, divide_and_conquer
-    columns.py        column rules: median, trimmed_mean, mean_around_median
+    columns.py        column rules: median, trimmed_mean, mean_around_median; and `by_columns` for a rule of your own
     mixing.py         what may be done to the clients before a rule sees them
 """
 
-from fedhold.rules.columns import mean_around_median, median, trimmed_mean
+from fedhold.rules.columns import by_columns, mean_around_median, median, trimmed_mean
 from fedhold.rules.declaration import Declaration, declaration_of, declares
 from fedhold.rules.m_estimators import centered_clipping, geometric_median, huber, mean, median_of_means
 from fedhold.rules.mixing import bucketing, clipping, nearest_neighbour_mixing, screen
@@ -22,6 +22,7 @@ __all__ = [
     "Declaration",
     "bucketing",
     "bulyan",
+    "by_columns",
     "centered_clipping",
     "clipping",
     "declaration_of",

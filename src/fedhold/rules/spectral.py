@@ -59,6 +59,7 @@ def _top_scores(squares: Matrix, weights: Weights) -> Vector:
     return scores
 
 
+@declares()
 def divide_and_conquer(
     geometry: Geometry,
     *,

@@ -39,6 +39,7 @@ from fedhold.updates.passes import (
     sample_of,
     sampled_gram,
     squared_distances_to,
+    summed,
     swept,
 )
 
@@ -69,5 +70,6 @@ __all__ = [
     "sampled_gram",
     "save_update",
     "squared_distances_to",
+    "summed",
     "swept",
 ]
