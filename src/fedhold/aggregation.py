@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhold.certificate import Certificate, Proof
+from fedhold.errors import InfeasibleError
 from fedhold.geometry import Geometry, Solved
 from fedhold.kernels import Matrix, Vector, Weights, numbers
 from fedhold.spec import Stage, parse
@@ -90,7 +91,8 @@ def aggregate(
     except ValueError as problem:
         if not admission.rejected:
             raise
-        raise ValueError(
+        kind = InfeasibleError if isinstance(problem, InfeasibleError) else ValueError
+        raise kind(
             f"{problem} Note that {admission.rejected} of {len(admission.reasons)} clients were rejected."
         ) from None
     clients = _clients(account, admission, geometry)

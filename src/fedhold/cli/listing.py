@@ -39,7 +39,7 @@ class _Registry:
 
 
 def _registries() -> list[_Registry]:
-    from fedhold.lab import ATTACKS, DATA, PARTITIONS
+    from fedhold.lab import ATTACKS, DATA, MODELS, PARTITIONS
 
     by_geometry = frozenset({"geometry", *FROM_CALL})
     return [
@@ -47,7 +47,8 @@ def _registries() -> list[_Registry]:
         _Registry("Mixings: written before a rule, as in 'screen | huber'", MIXINGS, by_geometry),
         _Registry("Thresholds: huber(threshold=...)", THRESHOLDS),
         _Registry('Attacks: federate(..., attack=...), attack = "..." in a config', ATTACKS, frozenset({"knowledge"})),
-        _Registry('Tasks: data = "..." in a config', DATA, frozenset({"seed", "cut", "m"})),
+        _Registry('Tasks: data = "..." in a config', DATA, frozenset({"seed", "cut", "m", "model"})),
+        _Registry('Models: model = "..." in a config', MODELS, frozenset({"samples_to_test"})),
         _Registry('Partitions: partition = "..." in a config', PARTITIONS, frozenset({"labels", "m", "rng"})),
     ]
 

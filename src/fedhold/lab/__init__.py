@@ -29,19 +29,21 @@ from fedhold.lab.consensus import rsa
 from fedhold.lab.datasets import DataError, Images, Regression, Samples, fashion_mnist, mnist, synthesized
 from fedhold.lab.experiment import Experiment, liars
 from fedhold.lab.federation import Federated, Round, federate
+from fedhold.lab.hospitals import Ward, heart_disease
 from fedhold.lab.partition import PARTITIONS, balanced, by_class, dirichlet, random_cuts
 from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.report import Panel, write_report
 from fedhold.lab.results import MissingResult, Result, Store, Verdict
 from fedhold.lab.runner import run, run_all
-from fedhold.lab.scenarios import DATA, Scenario, prepare
+from fedhold.lab.scenarios import DATA, MODELS, Scenario, prepare
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
 from fedhold.lab.torch_task import TorchTask
 
 __all__ = [
     "ATTACKS",
     "DATA",
+    "MODELS",
     "PARTITIONS",
     "Attack",
     "DataError",
@@ -67,6 +69,7 @@ __all__ = [
     "Task",
     "TorchTask",
     "Verdict",
+    "Ward",
     "alie",
     "balanced",
     "by_class",
@@ -75,6 +78,7 @@ __all__ = [
     "fashion_mnist",
     "federate",
     "gaussian",
+    "heart_disease",
     "huber_attack",
     "in_processes",
     "ipm",

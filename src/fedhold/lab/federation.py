@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.aggregation import Aggregation, aggregate
-from fedhold.errors import integer, positive, require, unknown
+from fedhold.errors import integer, positive, require
 from fedhold.kernels import Floats, Vector
 from fedhold.lab.attacks import ATTACKS, Attack, Knowledge, Mask, check_mask, reads_thresholds
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Shards, Task
-from fedhold.spec import parse
+from fedhold.spec import function_named, parse, written
 from fedhold.storage import Checkpoint, fingerprint
 from fedhold.thresholds import Threshold, follows_distances, threshold_function
 
@@ -59,7 +59,7 @@ def federate(
     task               the model and its loss
     shards             every client's samples
     rule, parameters   as for aggregate(); f is not changed in rounds where only some clients are asked
-    attack             a key of ATTACKS, or such a function, for the clients marked in `byzantine`
+    attack             a key of ATTACKS, "alie(z=1.5)", module:name or such a function, for the clients marked in `byzantine`
     attack_parameters  the attack's own and, for an attack that needs thresholds, `threshold`: the T the liars assume. By
                        default it is the rule's own, or the automatic one where the rule has none
     byzantine          (m,) true for the clients that lie; by default none
@@ -271,9 +271,15 @@ class Adversary:
             remedy = "Pass attack='sign_flip', say, or omit byzantine."
             require(not mask.any(), "byzantine", needs="an attack", remedy=remedy, liars=int(mask.sum()))
             return cls(mask)
-        if isinstance(attack, str) and attack not in ATTACKS:
-            raise ValueError(unknown("attack", attack, ATTACKS))
-        function, own = ATTACKS[attack] if isinstance(attack, str) else attack, dict(parameters or {})
+        if byzantine is None:
+            remedy = "Say who lies: byzantine=np.arange(m) < 4, say, or omit the attack."
+            require(False, "attack", needs="byzantine, the clients that lie", remedy=remedy, attack=attack)
+        own = dict(parameters or {})
+        if isinstance(attack, str):
+            call = written(attack, "attack")
+            function, own = function_named(call.name, "attack", ATTACKS), {**call.parameters, **own}
+        else:
+            function = attack
         if not reads_thresholds(function):
             return cls(mask, function, own)
         assumed = own.pop("threshold", "automatic" if threshold is None else threshold)
@@ -289,7 +295,11 @@ class Adversary:
         if self.attack is None or not lying.any():
             return
         thresholds = None if self.threshold is None else self._thresholds(self.threshold, honest, samples)
-        honest[lying] = self.attack(Knowledge(honest, lying, rng, thresholds), **self.parameters)
+        lies = np.asarray(self.attack(Knowledge(honest, lying, rng, thresholds), **self.parameters))
+        wanted = (np.count_nonzero(lying), honest.shape[1])
+        remedy = "One row per liar: np.broadcast_to(row, (knowledge.f, row.size))."
+        require(lies.shape == wanted, "an attack", needs=f"to return shape {wanted}", remedy=remedy, shape=lies.shape)
+        honest[lying] = lies
 
     def _thresholds(self, threshold: Threshold, honest: Floats, samples: Counts) -> Vector:
         """T_i: from the samples where these decide alone, else those that the server would find if no client lied."""

@@ -31,6 +31,7 @@ class Result:
     weights      (rounds, m) in units of an equal share, for runs that keep them
     seconds      how long the run took since it was last resumed
     environment  the versions and the machine it was computed with
+    infeasible   why the experiment cannot be run, such as a rule's bound on m and f; "" where it was. The series are then empty
     """
 
     experiment: Experiment
@@ -39,6 +40,18 @@ class Result:
     weights: Half | None
     seconds: float
     environment: dict[str, str]
+    infeasible: str = ""
+
+    @property
+    def metric(self) -> str:
+        """The series to judge the result by: accuracy or rmse where there is one of them, else the first."""
+        return next((name for name in ("accuracy", "rmse", *self.series) if name in self.series), "")
+
+    @property
+    def end(self) -> float | None:
+        """The last value of the metric that was measured; None where the run diverged or cannot be run."""
+        values = self.series.get(self.metric, [])
+        return values[-1] if values else None
 
 
 def environment() -> dict[str, str]:
@@ -114,8 +127,10 @@ class Store:
 
     def all(self) -> list[Result]:
         """Every result that is there whole."""
-        found = (_recorded(path) for path in sorted(self.root.glob("*.json")))
-        return [result for of in found if of is not None and (result := self._read(of)) is not None]
+        paths = sorted(self.root.glob("*.json"), key=lambda path: (path.stat().st_mtime, path.name))
+        found = [result for path in paths if (result := _read(path)) is not None]
+        # A part of the user's own may have changed between two runs of one experiment; the last of them counts.
+        return list({result.experiment: result for result in found}.values())
 
     def put(self, result: Result) -> None:
         """Store a result; its file appears whole or not at all."""
@@ -123,15 +138,34 @@ class Store:
         write_whole(self.path(result.experiment), json.dumps({"format": FORMAT, **record}).encode())
 
     def _read(self, experiment: Experiment) -> Result | None:
-        try:
-            record = json.loads(self.path(experiment).read_bytes())
-            series, weights = record["series"], _unpacked(record["weights"], (experiment.rounds, experiment.m))
-            whole = record["format"] == FORMAT and record["experiment"] == json.loads(json.dumps(asdict(experiment)))
-        except (FileNotFoundError, ValueError, KeyError, TypeError, zlib.error):
-            return None
+        result = _read(self.path(experiment))
+        return result if result is not None and result.experiment == experiment else None
+
+
+def _read(path: Path) -> Result | None:
+    """The result in a file; None for a file that is damaged or of an older kind. No name in it is looked up or imported."""
+    try:
+        record = json.loads(path.read_bytes())
+        experiment = Experiment.recorded(record["experiment"])
+        series, weights = record["series"], _unpacked(record["weights"], (experiment.rounds, experiment.m))
+        infeasible = str(record.get("infeasible", ""))
+        whole = record["format"] == FORMAT and bool(series) != bool(infeasible)
         if not whole or any(len(values) != experiment.rounds for values in series.values()):
             return None
-        return Result(experiment, series, record["byzantine"], weights, record["seconds"], record["environment"])
+        return Result(
+            experiment, series, record["byzantine"], weights, record["seconds"], record["environment"], infeasible
+        )
+    except (
+        FileNotFoundError,
+        IsADirectoryError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        zlib.error,
+    ):
+        return None
 
 
 def _packed(weights: Half | None) -> str | None:
@@ -144,12 +178,3 @@ def _unpacked(text: str | None, shape: tuple[int, int]) -> Half | None:
     if text is None:
         return None
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<f2").reshape(shape).astype(np.float16)
-
-
-def _recorded(path: Path) -> Experiment | None:
-    """The experiment whose result a file holds; None for a file that is damaged or of an older kind."""
-    try:
-        fields = json.loads(path.read_bytes())["experiment"]
-        return Experiment(**{**fields, "options": tuple(map(tuple, fields["options"]))})
-    except (ValueError, KeyError, TypeError):
-        return None
