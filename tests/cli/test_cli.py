@@ -187,7 +187,7 @@ def test_demo_trains_and_reports(tmp_path, monkeypatch):
     ("arguments", "told"),
     [
         (["reproduce", "fig7"], "unknown part of the paper 'fig7'"),
-        (["run", "nowhere.toml"], "nowhere.toml does not exist. Start from examples/grid.toml."),
+        (["run", "nowhere.toml"], "nowhere.toml does not exist. `fedhold init` writes one to start from."),
         (["report", "nowhere"], "no results in nowhere"),
         (["report", "nowhere.jsonl"], "nowhere.jsonl does not exist. A strategy writes it"),
     ],

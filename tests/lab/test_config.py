@@ -7,7 +7,7 @@ import pytest
 
 from fedhold.lab import Experiment, load
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "grid.toml"
+EXAMPLE = Path(__file__).parents[2] / "src" / "fedhold" / "lab" / "grid.toml"
 
 
 def read(tmp_path, text):
@@ -135,5 +135,5 @@ def test_mistakes_are_named(tmp_path, text, message):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ValueError, match=r"does not exist. Start from examples/grid\.toml"):
+    with pytest.raises(ValueError, match=r"does not exist. `fedhold init` writes one to start from"):
         load(tmp_path / "nowhere.toml")

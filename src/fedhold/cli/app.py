@@ -12,7 +12,7 @@ from fedhold.cli.aggregate import aggregate
 from fedhold.cli.audits import watch
 from fedhold.cli.bench import bench
 from fedhold.cli.demo import demo, round_
-from fedhold.cli.experiments import report, reproduce, run
+from fedhold.cli.experiments import init, report, reproduce, run
 from fedhold.cli.listing import list_
 from fedhold.errors import unknown
 
@@ -54,6 +54,7 @@ app.command("aggregate")(aggregate)
 app.command("demo")(demo)
 app.command("round")(round_)
 app.command("reproduce")(reproduce)
+app.command("init")(init)
 app.command("run")(run)
 app.command("report")(report)
 app.command("watch")(watch)

@@ -24,7 +24,7 @@ from fedhold.lab.attacks import (
     sign_flip,
     trimmed_mean_attack,
 )
-from fedhold.lab.config import load
+from fedhold.lab.config import load, read_toml, write_start
 from fedhold.lab.consensus import rsa
 from fedhold.lab.datasets import DataError, Images, Regression, Samples, fashion_mnist, mnist, synthesized
 from fedhold.lab.experiment import Experiment, liars
@@ -35,7 +35,7 @@ from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.report import Panel, write_report
 from fedhold.lab.results import MissingResult, Result, Store, Verdict
-from fedhold.lab.runner import run, run_all
+from fedhold.lab.runner import run, run_all, run_cells
 from fedhold.lab.scenarios import DATA, MODELS, Scenario, prepare
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
 from fedhold.lab.torch_task import TorchTask
@@ -93,12 +93,15 @@ __all__ = [
     "non_finite",
     "prepare",
     "random_cuts",
+    "read_toml",
     "rsa",
     "run",
     "run_all",
+    "run_cells",
     "shard",
     "sign_flip",
     "synthesized",
     "trimmed_mean_attack",
     "write_report",
+    "write_start",
 ]
