@@ -9,6 +9,7 @@ import typer.core
 
 from fedhold import __version__
 from fedhold.cli.aggregate import aggregate
+from fedhold.cli.arena import arena
 from fedhold.cli.audits import watch
 from fedhold.cli.bench import bench
 from fedhold.cli.demo import demo, round_
@@ -56,6 +57,7 @@ app.command("round")(round_)
 app.command("reproduce")(reproduce)
 app.command("init")(init)
 app.command("run")(run)
+app.command("arena")(arena)
 app.command("report")(report)
 app.command("watch")(watch)
 app.command("bench")(bench)

@@ -7,6 +7,7 @@ reports. `fedhold.lab.paper` builds the paper's figures, tables and claims from 
 `fedhold.aggregation` and below; attacks import no rule.
 """
 
+from fedhold.lab.arena import Arena, Setting, read_parts, run_arena
 from fedhold.lab.attacks import (
     ATTACKS,
     Attack,
@@ -30,6 +31,7 @@ from fedhold.lab.datasets import DataError, Images, Regression, Samples, fashion
 from fedhold.lab.experiment import Experiment, liars
 from fedhold.lab.federation import Federated, Round, federate
 from fedhold.lab.hospitals import Ward, heart_disease
+from fedhold.lab.leaderboard import Place, Standings, write_arena
 from fedhold.lab.partition import PARTITIONS, balanced, by_class, dirichlet, random_cuts
 from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
@@ -45,6 +47,7 @@ __all__ = [
     "DATA",
     "MODELS",
     "PARTITIONS",
+    "Arena",
     "Attack",
     "DataError",
     "Done",
@@ -58,13 +61,16 @@ __all__ = [
     "Mlp",
     "News",
     "Panel",
+    "Place",
     "Purpose",
     "Regression",
     "Result",
     "Round",
     "Samples",
     "Scenario",
+    "Setting",
     "Shards",
+    "Standings",
     "Store",
     "Task",
     "TorchTask",
@@ -93,15 +99,18 @@ __all__ = [
     "non_finite",
     "prepare",
     "random_cuts",
+    "read_parts",
     "read_toml",
     "rsa",
     "run",
     "run_all",
+    "run_arena",
     "run_cells",
     "shard",
     "sign_flip",
     "synthesized",
     "trimmed_mean_attack",
+    "write_arena",
     "write_report",
     "write_start",
 ]

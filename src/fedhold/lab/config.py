@@ -41,9 +41,7 @@ def load(path: Path, hint: Callable[[str], None] | None = None) -> list[Experime
     """
     path = Path(path)
     given = read_toml(path)
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:  # worker processes get the same path
-        sys.path.insert(0, folder)
+    importable_beside(path)
     grids = given.pop("grid", [{}])
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
         raise ValueError(f"{path}: write each grid as a table [[grid]].")
@@ -74,6 +72,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not TOML: it is no text in UTF-8. {START}") from None
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
         raise ValueError(f"{path} is not TOML: {' '.join(str(problem).split())}.") from None
+
+
+def importable_beside(path: Path) -> None:
+    """Let the modules beside a file be imported by their names; worker processes get the same path."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def write_start(path: Path) -> None:

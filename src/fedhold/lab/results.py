@@ -115,11 +115,11 @@ class Store:
 
     def has(self, experiment: Experiment) -> bool:
         """Whether the result is there, whole."""
-        return self._read(experiment) is not None
+        return self.find(experiment) is not None
 
     def get(self, experiment: Experiment) -> Result:
         """The stored result; raises MissingResult where there is none."""
-        result = self._read(experiment)
+        result = self.find(experiment)
         if result is None:
             damaged = " (its file is damaged)" if self.path(experiment).exists() else ""
             raise MissingResult(f"no result{damaged} in {self.root} for: {experiment}. Make it with: {self.command}")
@@ -137,7 +137,8 @@ class Store:
         record = {**vars(result), "experiment": asdict(result.experiment), "weights": _packed(result.weights)}
         write_whole(self.path(result.experiment), json.dumps({"format": FORMAT, **record}).encode())
 
-    def _read(self, experiment: Experiment) -> Result | None:
+    def find(self, experiment: Experiment) -> Result | None:
+        """The stored result; None where there is none, or none that is whole."""
         result = _read(self.path(experiment))
         return result if result is not None and result.experiment == experiment else None
 
