@@ -84,7 +84,7 @@ def test_what_the_example_shows():
     assert huber.result.clients == aggregate(example.updates, samples=example.samples).clients
 
 
-COMMANDS = "aggregate, bench, demo, list, report, reproduce, round, run, watch"
+COMMANDS = "aggregate, arena, bench, demo, init, list, report, reproduce, round, run, watch"
 LISTED_NAMES = (*RULES, *MIXINGS, *THRESHOLDS, *ATTACKS, *DATA, *PARTITIONS)
 
 

@@ -50,7 +50,7 @@ def arena(
     ] = None,
     out: Annotated[Path, typer.Option(help="Where results and page go; found again next time.")] = Path("arena"),
 ) -> None:
-    """Every rule against every attack, on several data sets: a leaderboard and a matrix. The same command goes on when killed."""
+    """Every rule against every attack, on several data sets: a leaderboard and a matrix. When killed, it can be run again."""
     from fedhold.lab import Arena, DataError, Standings, Store, read_parts, run_arena, write_arena
 
     console = Console(highlight=False)

@@ -296,7 +296,7 @@ class Adversary:
             return
         thresholds = None if self.threshold is None else self._thresholds(self.threshold, honest, samples)
         lies = np.asarray(self.attack(Knowledge(honest, lying, rng, thresholds), **self.parameters))
-        wanted = (np.count_nonzero(lying), honest.shape[1])
+        wanted = (int(lying.sum()), honest.shape[1])
         remedy = "One row per liar: np.broadcast_to(row, (knowledge.f, row.size))."
         require(lies.shape == wanted, "an attack", needs=f"to return shape {wanted}", remedy=remedy, shape=lies.shape)
         honest[lying] = lies

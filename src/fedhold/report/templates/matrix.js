@@ -61,7 +61,7 @@
     names.forEach(([name, key]) => {
       const order = sorted === key ? (rising ? "ascending" : "descending") : "none";
       const cell = make("th", null, head, {scope: "col", "aria-sort": order});
-      const button = make("button", name + (sorted === key ? (rising ? " ▲" : " ▼") : ""), cell, {type: "button"});
+      const button = make("button", name.replaceAll("_", "_\u200b") + (sorted === key ? (rising ? " ▲" : " ▼") : ""), cell, {type: "button"});
       button.addEventListener("click", () => { rising = sorted === key ? !rising : key === -2; sorted = key; draw(); });
     });
     const body = lines.map(line => {
