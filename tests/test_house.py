@@ -45,13 +45,25 @@ def test_chance_comes_from_a_generator(name):
             assert node.attr in RANDOM_ANYWHERE, f"{name}.py:{node.lineno} uses {ast.unparse(node)}"
 
 
+class DecoratedToo(doctest.DocTestFinder):
+    """Finds the examples of functions that a decorator of another module has wrapped, such as rules."""
+
+    def _from_module(self, module, thing):
+        return super()._from_module(module, inspect.unwrap(thing) if inspect.isfunction(thing) else thing)
+
+
 @every_module
 def test_docstring_examples_run(name):
     module = importlib.import_module(name.removesuffix(".__init__"))
-    report = io.StringIO()
-    with contextlib.redirect_stdout(report):
-        failed, _ = doctest.testmod(module)
-    assert failed == 0, report.getvalue()
+    report, runner = io.StringIO(), doctest.DocTestRunner()
+    for examples in DecoratedToo().find(module):
+        runner.run(examples, out=report.write)
+    assert runner.failures == 0, report.getvalue()
+
+
+def test_the_examples_of_rules_are_found():
+    found = {examples.name for examples in DecoratedToo().find(importlib.import_module("fedhold.rules.selection"))}
+    assert "fedhold.rules.selection.krum" in found
 
 
 # Rooms: what may import what is `lint-imports`' affair (pyproject.toml)

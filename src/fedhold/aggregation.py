@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhold.certificate import Certificate, Proof
-from fedhold.geometry import Geometry, Solved
+from fedhold.errors import InfeasibleError
+from fedhold.geometry import Geometry, Rescaled, Solved
 from fedhold.kernels import Matrix, Vector, Weights, numbers
-from fedhold.rules import Rescaled
 from fedhold.spec import Stage, parse
 from fedhold.updates import (
     ALL_PAIRS,
@@ -112,7 +112,8 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
     except ValueError as problem:
         if not admission.rejected or isinstance(problem, DamagedFileError):
             raise
-        raise ValueError(
+        kind = InfeasibleError if isinstance(problem, InfeasibleError) else ValueError
+        raise kind(
             f"{problem} Note that {admission.rejected} of {len(admission.reasons)} clients were rejected."
         ) from None
     clients = _clients(account, admission, geometry)
@@ -286,7 +287,8 @@ def _checked(weights: Any, m: int, rule: str) -> Weights:
     checked = numbers(weights)
     if checked.shape != (m,) or not (checked >= 0).all() or not np.isclose(checked.sum(), 1, atol=1e-6):
         raise ValueError(
-            f"{rule} must return {m} weights of at least 0 that sum to 1, one per admitted client, got {weights!r}."
+            f"{rule} must return {m} weights of at least 0 that sum to 1, one per admitted client, got {weights!r}. To "
+            "return the aggregate itself, column by column, put @fedhold.rules.by_columns above a function of a block."
         )
     return checked
 

@@ -9,17 +9,32 @@ from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, get_args, get_type_hints
 
-__all__ = ["FEWER", "condition", "integer", "listed", "positive", "require", "unknown", "visible", "well_typed"]
+__all__ = [
+    "FEWER",
+    "InfeasibleError",
+    "condition",
+    "integer",
+    "listed",
+    "positive",
+    "require",
+    "unknown",
+    "visible",
+    "well_typed",
+]
 
 FEWER = "Lower f, or gather more clients."  # the remedy where a bound on m in terms of f fails
 MOST_SHOWN = 160  # characters of a client's text that a reader is shown
 
 
+class InfeasibleError(ValueError):
+    """A bound that the given numbers do not meet, such as m >= 2f + 3: the call was sound, and cannot be answered."""
+
+
 def require(condition: bool, rule: str, *, needs: str, remedy: str, **met: object) -> None:
-    """Raise a ValueError that names the bound, the values and the remedy unless `condition` holds."""
+    """Raise an InfeasibleError that names the bound, the values and the remedy unless `condition` holds."""
     if not condition:
         values = ", ".join(f"{name} = {value}" for name, value in met.items())
-        raise ValueError(f"{rule} needs {needs}; met {values}. {remedy}")
+        raise InfeasibleError(f"{rule} needs {needs}; met {values}. {remedy}")
 
 
 def condition(holds: bool, bound: str, needs: str, remedy: str, **met: float) -> None:

@@ -1,9 +1,14 @@
-"""Specs: text such as "nearest_neighbour_mixing(f=10) | huber(threshold=by_samples(0, 2))", parsed into its stages."""
+"""Specs: text such as "nearest_neighbour_mixing(f=10) | huber(threshold=by_samples(0, 2))", parsed into its stages.
+
+A name is that of a registry, or "module:name" for a function of the user's own, which is imported.
+"""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -15,9 +20,23 @@ from fedhold import rules, thresholds
 from fedhold.errors import listed, unknown, well_typed
 from fedhold.rules import Declaration, declaration_of
 
-__all__ = ["FROM_CALL", "MIXINGS", "RULES", "THRESHOLDS", "UNREADABLE", "Stage", "parse"]
+__all__ = [
+    "FROM_CALL",
+    "MIXINGS",
+    "RULES",
+    "THRESHOLDS",
+    "UNREADABLE",
+    "Stage",
+    "Written",
+    "function_named",
+    "name_of",
+    "parse",
+    "written",
+]
 
 Function = Callable[..., Any]
+
+OWN = re.compile(r"""('[^']*'|"[^"]*")|([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)""")
 
 RULES: dict[str, Function] = {
     rule.__name__: rule
@@ -152,13 +171,8 @@ def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list
         raise TypeError(
             f"rule must be a name, a spec or a function, got {type(rule).__name__}. Known: {listed(sorted(RULES))}."
         )
-    try:
-        tree = ast.parse(rule.strip(), mode="eval").body
-    except UNREADABLE:
-        raise ValueError(
-            f"cannot read the rule {rule!r:.100}. Write a name, name(f=10), or mixing(f=10) | name(f=10)."
-        ) from None
     parts: list[ast.expr] = []
+    tree = _tree(rule, "rule", "a name, name(f=10), or mixing(f=10) | name(f=10)")
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
         parts.insert(0, tree.right)
         tree = tree.left
@@ -168,22 +182,123 @@ def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list
 
 
 def _stage(node: ast.expr, known: Mapping[str, Callable[..., Any]], what: str, more: Mapping[str, Any]) -> Stage:
-    name, arguments = _call(node)
-    if name not in known:
-        other = " (it is a mixing: write it before a rule)" if what == "rule" and name in MIXINGS else ""
-        raise ValueError(unknown(what, name, known) + other)
+    call = _call(node)
+    if what == "rule" and call.name in MIXINGS:
+        raise ValueError(unknown(what, call.name, known) + " (it is a mixing: write it before a rule)")
+    function, arguments = function_named(call.name, what, known), call.parameters
     twice = [key for key in arguments if key in more]
     if twice:
-        raise TypeError(f"{name}: {twice[0]} is given in the spec and as an argument. Pass it once.")
-    return Stage(name, known[name], {**arguments, **more})
+        raise TypeError(f"{call.name}: {twice[0]} is given in the spec and as an argument. Pass it once.")
+    return Stage(call.name, function, {**arguments, **more})
 
 
-def _call(node: ast.expr) -> tuple[str, dict[str, Any]]:
-    if isinstance(node, ast.Name):
-        return node.id, {}
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
-        return node.func.id, {str(word.arg): _value(word.value) for word in node.keywords}
-    raise ValueError(f"cannot read {ast.unparse(node)!r}. Write a name, or name(f=10): parameters go by name.")
+@dataclass(frozen=True)
+class Written:
+    """A call as it is written, such as "dirichlet(alpha=0.1)": a name, and the parameters by name, each as an expression.
+
+    Nothing is looked up: the name may be unknown here.
+    """
+
+    name: str
+    arguments: Mapping[str, ast.expr]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters' values; an error for what is neither a literal nor a threshold."""
+        return {name: _value(node) for name, node in self.arguments.items()}
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The parameters as they are written."""
+        return {name: ast.unparse(node) for name, node in self.arguments.items()}
+
+
+def written(text: str, what: str) -> Written:
+    """The call that a text is.
+
+    text  a name, module:name, or either of them with parameters in parentheses
+    what  what it stands for, for errors
+
+    >>> call = written("dirichlet(alpha=0.1)", "partition")
+    >>> call.name, call.parameters
+    ('dirichlet', {'alpha': 0.1})
+    >>> written("parts:votes", "rule").name
+    'parts:votes'
+    """
+    return _call(_tree(text, what, "a name, or name(parameter=1)"))
+
+
+def function_named(name: str, what: str, known: Mapping[str, Function]) -> Function:
+    """The function of this name: one of a registry, or "module:name" for one that is imported.
+
+    name   as it is written
+    what   what it is, for errors
+    known  the registry
+
+    >>> function_named("statistics:fmean", "rule", RULES).__name__
+    'fmean'
+    """
+    if name in known:
+        return known[name]
+    place, colon, own = name.partition(":")
+    if not colon:
+        raise ValueError(unknown(what, name, known) + f" One of your own is written module:{name}.")
+    try:
+        found: Any = importlib.import_module(place)
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not f"{place}.".startswith(f"{problem.name}."):
+            raise  # The module is there, and imports another that is not.
+        raise ValueError(
+            f"{what} {name!r}: there is no module {problem.name!r} to import. Modules are looked for beside the configuration "
+            "file and where Python looks: run in the folder of your file, or install it."
+        ) from None
+    for step in own.split("."):
+        if not hasattr(found, step):
+            there = [word for word, value in vars(found).items() if callable(value) and not word.startswith("_")]
+            raise ValueError(f"{place} has no {own!r}: {unknown(what, own, there)}")
+        found = getattr(found, step)
+    if not callable(found):
+        raise ValueError(f"{what} {name!r} must be a function, got {type(found).__name__}. Name a function of {place}.")
+    function: Function = found
+    return function
+
+
+def name_of(function: Function) -> str:
+    """ "module:name", by which another process can import a function; an error for one that has no such name.
+
+    function  defined at the top of a module
+
+    >>> name_of(rules.krum)
+    'fedhold.rules.selection:krum'
+    """
+    name = getattr(function, "__qualname__", type(function).__name__)
+    if "<" in name:
+        raise ValueError(
+            f"{name} has no name that worker processes could import. Define it with `def` at the top of a module."
+        )
+    return f"{function.__module__}:{name}"
+
+
+def _tree(text: str, what: str, form: str) -> ast.expr:
+    """The syntax tree. Python has no operator `:`, so that `@` stands for it, which binds tighter than `|`."""
+    try:
+        return ast.parse(OWN.sub(lambda m: m[1] or f"{m[2]}@{m[3]}", text.strip()), mode="eval").body
+    except UNREADABLE:
+        raise ValueError(
+            f"cannot read the {what} {text!r:.100}. Write {form}; one of your own is module:name."
+        ) from None
+
+
+def _call(node: ast.expr) -> Written:
+    module = ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        module, node = f"{ast.unparse(node.left)}:", node.right
+    name, words = (node.func, node.keywords) if isinstance(node, ast.Call) and not node.args else (node, [])
+    if isinstance(name, ast.Name) or (module and isinstance(name, ast.Attribute)):
+        return Written(module + ast.unparse(name), {str(word.arg): word.value for word in words})
+    raise ValueError(
+        f"cannot read {ast.unparse(node)!r}. Write name(f=10): parameters go by name; one of your own is module:name."
+    )
 
 
 def _value(node: ast.expr) -> Any:

@@ -84,7 +84,7 @@ def test_what_the_example_shows():
     assert huber.result.clients == aggregate(example.updates, samples=example.samples).clients
 
 
-COMMANDS = "aggregate, bench, demo, list, report, reproduce, round, run, watch"
+COMMANDS = "aggregate, arena, bench, demo, init, list, report, reproduce, round, run, watch"
 LISTED_NAMES = (*RULES, *MIXINGS, *THRESHOLDS, *ATTACKS, *DATA, *PARTITIONS)
 
 
@@ -187,7 +187,7 @@ def test_demo_trains_and_reports(tmp_path, monkeypatch):
     ("arguments", "told"),
     [
         (["reproduce", "fig7"], "unknown part of the paper 'fig7'"),
-        (["run", "nowhere.toml"], "nowhere.toml does not exist. Start from examples/grid.toml."),
+        (["run", "nowhere.toml"], "nowhere.toml does not exist. `fedhold init` writes one to start from."),
         (["report", "nowhere"], "no results in nowhere"),
         (["report", "nowhere.jsonl"], "nowhere.jsonl does not exist. A strategy writes it"),
     ],

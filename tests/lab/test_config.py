@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedhold.lab import Experiment, load
+from fedhold.lab import Experiment, load, write_start
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "grid.toml"
+EXAMPLE = Path(__file__).parents[2] / "src" / "fedhold" / "lab" / "grid.toml"
 
 
 def read(tmp_path, text):
@@ -88,9 +88,8 @@ def test_grids_share_what_is_outside(tmp_path):
         [[grid]]
         attack = "ipm"
         [[grid]]
-        attack = "huber_attack"
+        attack = "huber_attack(threshold=by_samples(0, 2))"
         rule = "median"
-        options = { attack_threshold = "by_samples(0, 2)" }
         """,
     )
     assert found == [
@@ -100,6 +99,61 @@ def test_grids_share_what_is_outside(tmp_path):
             options=(("batch", 5), ("attack_threshold", "by_samples(0, 2)")),
         ),
     ]
+
+
+def test_the_old_spelling_is_read_with_a_hint(tmp_path):
+    new = read(
+        tmp_path,
+        'data = "mnist(hidden=64)"\nrule = "mean"\nattack = "alie(z=1.5)"\nepsilon = 0.2\npartition = "dirichlet(alpha=0.1)"',
+    )
+    lines = [
+        'data = "mnist"',
+        'rule = "mean"',
+        'attack = "alie"',
+        "epsilon = 0.2",
+        'partition = "dirichlet"',
+        "[options]",
+    ]
+    with pytest.warns(FutureWarning, match=r'partition_alpha under .* as in data = "name\(hidden=64\)"'):
+        old = read(tmp_path, "\n".join([*lines, "hidden = 64", "attack_z = 1.5", "partition_alpha = 0.1"]))
+    assert old == new
+    assert old[0].key() == new[0].key()
+    hints = []
+    load(tmp_path / "grid.toml", hint=hints.append)
+    assert len(hints) == 1
+    (one,) = new
+    assert [one.spelled(field) for field in ("data", "attack", "partition")] == [
+        *("mnist(hidden=64)", "alie(z=1.5)", "dirichlet(alpha=0.1)"),
+    ]
+
+
+def test_no_liars_is_no_attack_or_an_error(tmp_path):
+    found = read(tmp_path, GOOD + 'attack = ["ipm", "alie"]\nepsilon = [0, 0.2]\nm = 20')
+    assert [(e.attack, e.epsilon) for e in found] == [(None, 0.0), ("ipm", 0.2), ("alie", 0.2)]
+    with pytest.raises(
+        ValueError, match=r"ipm needs floor\(epsilon \* m\) >= 1; met epsilon = 0.01, m = 20. Let at least one"
+    ):
+        read(tmp_path, GOOD + 'attack = "ipm"\nepsilon = 0.01\nm = 20')
+
+
+def test_what_is_no_file_of_text_is_an_error_of_one_line(tmp_path):
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00data")
+    (tmp_path / "cut.toml").write_text('data = "mni')
+    for path, message in (
+        (tmp_path, "is a directory"),
+        (tmp_path / "bytes.toml", "no text"),
+        (tmp_path / "cut.toml", "not TOML"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            load(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_file_to_start_from_is_in_the_package_and_never_overwrites(tmp_path):
+    write_start(tmp_path / "grid.toml")
+    assert load(tmp_path / "grid.toml") == load(EXAMPLE)
+    with pytest.raises(ValueError, match="is there already"):
+        write_start(tmp_path / "grid.toml")
 
 
 GOOD = 'data = "synthesized"\nrule = "mean"\n'
@@ -114,6 +168,11 @@ GOOD = 'data = "synthesized"\nrule = "mean"\n'
         (GOOD + 'attack = "ipm"', "an attack needs epsilon"),
         (GOOD + 'attack = "imp"\nepsilon = 0.2', "unknown attack 'imp'. Did you mean 'ipm'?"),
         (GOOD + 'partition = "dirichlt"', "unknown partition 'dirichlt'. Did you mean 'dirichlet'?"),
+        (
+            GOOD + 'partition = "by_class(shard=2)"',
+            "by_class has no such parameter. unknown parameter 'shard'. Did you mean",
+        ),
+        (GOOD + 'partition = "by_class(2)"', "parameters go by name"),
         (GOOD + "[options]\nbacth = 3", "unknown option 'bacth'. Did you mean 'batch'?"),
         (GOOD + "rounds = 1.5", "rounds must be an integer"),
         (GOOD + 'step = "fast"', "step must be a number"),
@@ -203,5 +262,5 @@ def test_a_directory_where_a_file_is_meant(tmp_path):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ValueError, match=r"does not exist. Start from examples/grid\.toml"):
+    with pytest.raises(ValueError, match=r"does not exist. `fedhold init` writes one to start from"):
         load(tmp_path / "nowhere.toml")

@@ -9,11 +9,12 @@ import typer.core
 
 from fedhold import __version__
 from fedhold.cli.aggregate import aggregate
+from fedhold.cli.arena import arena
 from fedhold.cli.audits import watch
 from fedhold.cli.bench import bench
 from fedhold.cli.demo import demo, round_
 from fedhold.cli.errors import shown_safely
-from fedhold.cli.experiments import report, reproduce, run
+from fedhold.cli.experiments import init, report, reproduce, run
 from fedhold.cli.listing import list_
 from fedhold.errors import unknown
 
@@ -63,7 +64,9 @@ app.command("aggregate")(aggregate)
 app.command("demo")(demo)
 app.command("round")(round_)
 app.command("reproduce")(reproduce)
+app.command("init")(init)
 app.command("run")(run)
+app.command("arena")(arena)
 app.command("report")(report)
 app.command("watch")(watch)
 app.command("bench")(bench)

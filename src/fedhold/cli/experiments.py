@@ -1,4 +1,4 @@
-"""fedhold run, fedhold reproduce and fedhold report: grids of experiments, the paper's, and the report of their results."""
+"""fedhold init, run, reproduce and report: grids of experiments, the paper's, and the report of their results."""
 
 from __future__ import annotations
 
@@ -18,8 +18,19 @@ if TYPE_CHECKING:
     from fedhold.lab import Panel, Result
 
 
+def init(
+    config: Annotated[Path, typer.Argument(help="The file to write.")] = Path("grid.toml"),
+) -> None:
+    """Write a configuration for `fedhold run` to start from."""
+    from fedhold.lab import write_start
+
+    with usage_errors():
+        write_start(config)
+    typer.echo(f"{config} is written. Run it with: fedhold run {config}")
+
+
 def run(
-    config: Annotated[Path, typer.Argument(help="A TOML file; examples/grid.toml is one to start from.")],
+    config: Annotated[Path, typer.Argument(help="A TOML file; `fedhold init` writes one to start from.")],
     jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
     out: Annotated[Path, typer.Option(help="Where results and report go; found again next time.")] = Path("runs"),
 ) -> None:
@@ -28,7 +39,8 @@ def run(
 
     console = Console(highlight=False)
     with usage_errors(DataError, MissingResult):
-        results = run_all(load(config), Store(out / "results"), jobs=jobs, progress=console.is_terminal)
+        experiments = load(config, hint=lambda text: typer.echo(f"Hint: {text}", err=True))
+        results = run_all(experiments, Store(out / "results"), jobs=jobs, progress=console.is_terminal)
         _write_report(results, out, console)
 
 
@@ -82,7 +94,7 @@ def _report_results(path: Path, out: Path | None, console: Console) -> None:
     folder = path / "results" if (path / "results").is_dir() else path
     results = Store(folder).all()
     if not results:
-        raise ValueError(f"no results in {folder}. Make some with: fedhold run examples/grid.toml --out {path}")
+        raise ValueError(f"no results in {folder}. Make some with: fedhold init, fedhold run grid.toml --out {path}")
     _write_report(results, path if out is None else out, console)
 
 
@@ -90,15 +102,22 @@ def _write_report(results: Sequence[Result], out: Path, console: Console) -> Non
     """Print where each curve ends, and write the page with all of them."""
     from fedhold.lab import write_report
 
-    charts = panels(results)
+    charts, refused = panels(results), [result for result in results if result.infeasible]
     for chart in charts:
         at_the_end = f"{chart.metric} at the end"
         table = table_of("rule", "seeds", at_the_end, numbers=("seeds", at_the_end))
         for rule, runs in chart.series.items():
-            ends = [float("nan") if (end := one.series[chart.metric][-1]) is None else end for one in runs]
+            ends = [float("nan") if one.end is None else one.end for one in runs]
             spread = f" ({min(ends):.4g} to {max(ends):.4g})" if len(ends) > 1 else ""
             table.add_row(escape(visible(rule)), str(len(ends)), f"{sum(ends) / len(ends):.4g}{spread}")
+        for one in {one.experiment.rule: one for one in refused if title_of(one) == chart.title}.values():
+            table.add_row(escape(visible(one.experiment.rule)), "-", "infeasible")
         print_table(console, visible(chart.title), table)
+    if refused:
+        reasons = table_of("infeasible", "reason")
+        for reason, rule in {one.infeasible: one.experiment.rule for one in refused}.items():
+            reasons.add_row(escape(visible(rule)), escape(visible(reason)))
+        print_table(console, "Not run", reasons)
     path = write_report(out, results, title="Results", panels=charts)
     print_line(console, f"Report: {path}")
 
@@ -109,12 +128,16 @@ def panels(results: Sequence[Result]) -> list[Panel]:
 
     charts: dict[str, dict[str, list[Result]]] = {}
     for result in results:
-        of = result.experiment
-        liars = f", {of.attack}, epsilon {of.epsilon:g}" if of.attack else ", no attack"
-        more = "".join(f", {name} {value}" for name, value in of.options if name not in ("keep_weights", "certify"))
-        title = f"{of.data}, {of.partition}, m = {of.m}, step {of.step:g}, {of.rounds} rounds{liars}{more}"
-        charts.setdefault(title, {}).setdefault(of.rule, []).append(result)
-    return [
-        Panel(title, "accuracy" if "accuracy" in next(iter(curves.values()))[0].series else "rmse", curves)
-        for title, curves in charts.items()
-    ]
+        if not result.infeasible:
+            charts.setdefault(title_of(result), {}).setdefault(result.experiment.rule, []).append(result)
+    return [Panel(title, next(iter(curves.values()))[0].metric, curves) for title, curves in charts.items()]
+
+
+def title_of(result: Result) -> str:
+    """The setting of a result: all but the rule and the seed."""
+    of = result.experiment
+    liars = f", {of.spelled('attack')}, epsilon {of.epsilon:g}" if of.attack else ", no attack"
+    more = "".join(f", {name} {value}" for name, value in of.loop.items() if name not in ("keep_weights", "certify"))
+    model = f", {of.spelled('model')}" if of.model else ""
+    where = f"{of.spelled('data')}{model}, {of.spelled('partition')}, m = {of.m}"
+    return f"{where}, step {of.step:g}, {of.rounds} rounds{liars}{more}"

@@ -39,7 +39,7 @@ class _Registry:
 
 
 def _registries() -> list[_Registry]:
-    from fedhold.lab import ATTACKS, DATA, PARTITIONS
+    from fedhold.lab import ATTACKS, DATA, MODELS, PARTITIONS
 
     by_geometry = frozenset({"geometry", *FROM_CALL})
     return [
@@ -51,7 +51,8 @@ def _registries() -> list[_Registry]:
             ATTACKS,
             frozenset({"knowledge", "shards", "byzantine"}),
         ),
-        _Registry('Tasks: data = "..." in a config', DATA, frozenset({"seed", "cut", "m"})),
+        _Registry('Tasks: data = "..." in a config', DATA, frozenset({"seed", "cut", "m", "model"})),
+        _Registry('Models: model = "..." in a config', MODELS, frozenset({"samples_to_test"})),
         _Registry('Partitions: partition = "..." in a config', PARTITIONS, frozenset({"labels", "m", "rng"})),
     ]
 

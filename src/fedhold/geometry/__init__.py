@@ -8,7 +8,7 @@ solver of the Huber problem. Imports: `fedhold.updates`, `fedhold.kernels`.
     solver.py   the fixed point of the Huber problem, in the space of m weights
 """
 
-from fedhold.geometry.solver import Solved, pulls_at, solve
+from fedhold.geometry.solver import Rescaled, Solved, pulls_at, solve
 from fedhold.geometry.view import Geometry, Measurement, normalised
 
-__all__ = ["Geometry", "Measurement", "Solved", "normalised", "pulls_at", "solve"]
+__all__ = ["Geometry", "Measurement", "Rescaled", "Solved", "normalised", "pulls_at", "solve"]

@@ -13,7 +13,7 @@ import numpy as np
 from fedhold.geometry.view import Geometry, Measurement, normalised
 from fedhold.kernels import Matrix, Vector, Weights, length
 
-__all__ = ["Solved", "pulls_at", "solve"]
+__all__ = ["Rescaled", "Solved", "pulls_at", "solve"]
 
 MEMORY = 5  # past steps that Anderson mixing combines; docs/solver.md says what it and Newton's method save
 COARSE = 1e-4  # typical distances. Where rounding moves the centre by more, float32 is not enough.
@@ -49,6 +49,18 @@ class Solved:
     measured: Measurement | None = None
     origin: Vector | None = None
     kappa: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Rescaled:
+    """What a rule returns that changes lengths before it averages: the value is sum_i weights_i factors_i X_i.
+
+    factors  what every client's update is multiplied by
+    weights  of the multiplied updates; they sum to 1
+    """
+
+    factors: Vector
+    weights: Weights
 
 
 def solve(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.geometry.gram import TRUSTED, Gram
-from fedhold.kernels import Matrix, Products, Signs, Vector, Weights, length, unscaled
+from fedhold.kernels import Block, Matrix, Products, Signs, Vector, Weights, length, unscaled
 from fedhold.updates import (
     Columnwise,
     FirstLook,
@@ -28,11 +30,17 @@ from fedhold.updates import (
     sampled_gram,
     signs_of,
     squared_distances_to,
+    summed,
     swept,
 )
 
 __all__ = ["Geometry", "Measurement", "normalised"]
 
+WHAT_A_RULE_RECEIVES = (
+    "A rule receives a fedhold.Geometry, not the updates: m, d, samples, distances(weights), squared_distances, lengths() and "
+    "sum_over_columns(measure). It returns m weights. For a rule that maps columns of the updates to a row, write a function "
+    "of a block of columns under @fedhold.rules.by_columns."
+)
 START_STEPS = 3  # Huber steps over a sample of columns
 TIED = 1e-12  # Shares of all samples that differ by less are equal.
 SURPRISE = 10  # A centre this many times farther from most clients than in the sample was moved in other columns.
@@ -106,6 +114,13 @@ class Geometry:
             gram = Gram(look.pairs)
             self._gram = gram if gram.is_precise(self.resolution) else None
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """Most often the caller of a rule of his own took it for the array of updates."""
+        raise AttributeError(f"Geometry has no {name!r}. {WHAT_A_RULE_RECEIVES}", name=name, obj=self)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        raise TypeError(f"Geometry is no array. {WHAT_A_RULE_RECEIVES}")
+
     # What every rule may ask.
 
     def distances(self, weights: Weights) -> Vector:
@@ -149,6 +164,19 @@ class Geometry:
     @property
     def _zeros(self) -> Vector:
         return self._updates.zeros()
+
+    def sum_over_columns(self, measure: Callable[[Block, slice], Any]) -> Any:
+        """The sum of measure(block, columns) over all blocks of columns: for a rule that needs whole updates.
+
+        measure  gets an (m, b) block of all clients' numbers and the slice of the columns they are from, and returns an array
+                 of a shape that does not depend on the block, such as m numbers. It may be called in other processes, where
+                 the data is, and must not modify the block
+
+        The votes of every client's signs are sum_over_columns(lambda block, _: (block > 0).sum(axis=1)), and its products with
+        a vector sum_over_columns(lambda block, columns: block @ vector[columns]). The numbers in a block are the client's
+        times `read(1.0)`, which is 1 unless squares of them would overflow or vanish.
+        """
+        return summed(self._updates, measure)
 
     @cached_property
     def shares(self) -> Weights:

@@ -7,6 +7,7 @@ reports. `fedhold.lab.paper` builds the paper's figures, tables and claims from 
 `fedhold.aggregation` and below; attacks import no rule.
 """
 
+from fedhold.lab.arena import Arena, Setting, read_parts, run_arena
 from fedhold.lab.attacks import (
     ATTACKS,
     alie,
@@ -24,20 +25,22 @@ from fedhold.lab.attacks import (
     sign_flip,
     trimmed_mean_attack,
 )
-from fedhold.lab.config import load
+from fedhold.lab.config import load, read_toml, write_start
 from fedhold.lab.consensus import rsa
 from fedhold.lab.datasets import DataError, Images, Regression, Samples, fashion_mnist, mnist, synthesized
 from fedhold.lab.experiment import Experiment, liars
 from fedhold.lab.federation import Federated, Round, federate
+from fedhold.lab.hospitals import Ward, heart_disease
 from fedhold.lab.knowledge import Attack, Knowledge, Lies, needs_server, needs_thresholds
+from fedhold.lab.leaderboard import Place, Standings, write_arena
 from fedhold.lab.partition import PARTITIONS, balanced, by_class, dirichlet, random_cuts
 from fedhold.lab.poisons import Poisoned, backdoor, label_flip, poisons_data
 from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.report import Panel, write_report
 from fedhold.lab.results import MissingResult, Result, Store, Verdict
-from fedhold.lab.runner import run, run_all
-from fedhold.lab.scenarios import DATA, Scenario, prepare
+from fedhold.lab.runner import run, run_all, run_cells
+from fedhold.lab.scenarios import DATA, MODELS, Scenario, prepare
 from fedhold.lab.searches import optimal_alie, optimal_ipm, worst_case
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
 from fedhold.lab.torch_task import TorchTask
@@ -45,7 +48,9 @@ from fedhold.lab.torch_task import TorchTask
 __all__ = [
     "ATTACKS",
     "DATA",
+    "MODELS",
     "PARTITIONS",
+    "Arena",
     "Attack",
     "DataError",
     "Done",
@@ -60,6 +65,7 @@ __all__ = [
     "Mlp",
     "News",
     "Panel",
+    "Place",
     "Poisoned",
     "Purpose",
     "Regression",
@@ -67,11 +73,14 @@ __all__ = [
     "Round",
     "Samples",
     "Scenario",
+    "Setting",
     "Shards",
+    "Standings",
     "Store",
     "Task",
     "TorchTask",
     "Verdict",
+    "Ward",
     "alie",
     "backdoor",
     "balanced",
@@ -83,6 +92,7 @@ __all__ = [
     "fashion_mnist",
     "federate",
     "gaussian",
+    "heart_disease",
     "huber_attack",
     "in_processes",
     "inflated_samples",
@@ -103,13 +113,19 @@ __all__ = [
     "poisons_data",
     "prepare",
     "random_cuts",
+    "read_parts",
+    "read_toml",
     "rsa",
     "run",
     "run_all",
+    "run_arena",
+    "run_cells",
     "shard",
     "sign_flip",
     "synthesized",
     "trimmed_mean_attack",
     "worst_case",
+    "write_arena",
     "write_report",
+    "write_start",
 ]

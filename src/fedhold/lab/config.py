@@ -2,53 +2,112 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from importlib.resources import files
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from fedhold.errors import integer, listed, require, unknown
-from fedhold.lab.experiment import Experiment, liars
+from fedhold.lab.experiment import Experiment, liars, place_of
+from fedhold.storage import write_whole
 
-KEYS = ("data", "rule", "attack", "epsilon", "seeds", "m", "partition", "rounds", "step", "options")
+KEYS = ("data", "rule", "attack", "epsilon", "seeds", "m", "partition", "model", "rounds", "step", "options")
 MOST = 1_000_000  # experiments of a grid; more than that is a slip of the pen, and would fill the memory
 NEEDED = ("data", "rule")
-WORDS = ("data", "rule", "attack", "partition")
+WORDS = ("data", "rule", "attack", "partition", "model")
+START = "`fedhold init` writes one to start from."
 
 
-def load(path: Path) -> list[Experiment]:
+def load(path: Path, hint: Callable[[str], None] | None = None) -> list[Experiment]:
     """Every combination of what the TOML file at `path` lists, each once. Its keys:
 
-    data       a key of DATA
+    data       a key of DATA with its parameters, "mnist(hidden=64)"; or module:name
     rule       a spec, as for aggregate(); {f} in it is replaced by the number of liars, floor(epsilon * m)
-    attack     a key of ATTACKS, or "none" (the default)
-    epsilon    the fraction of liars; 0 under "none"
+    attack     a key of ATTACKS with its parameters, "alie(z=1.5)", or module:name; or "none" (the default)
+    epsilon    the fraction of liars; 0 means "none"
     seeds      how many, or a list of them; 1 by default
-    m, partition, rounds, step    as for Experiment
+    m, partition, model, rounds, step    as for Experiment
     [options]  as for Experiment
     [[grid]]   any number of tables with these keys, each a grid of its own; they share the keys outside
 
-    A list of values means one experiment for each of them. examples/grid.toml is an example to start from.
+    A list of values means one experiment for each of them. `fedhold init` writes an example to start from. Modules of your own
+    parts are looked for beside the file first.
+
+    path  the file
+    hint  is told what is written as it once was, and how it is written now; by default a FutureWarning
     """
     path = Path(path)
-    try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path} does not exist. Start from examples/grid.toml.") from None
-    except OSError as problem:
-        raise ValueError(f"{path} cannot be read: {problem.strerror}. Name a TOML file.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise ValueError(f"{path} is not TOML: {problem}.") from None
+    given = read_toml(path)
+    importable_beside(path)
     grids = given.pop("grid", [{}])
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
         raise ValueError(f"{path}: write each grid as a table [[grid]].")
     try:
-        every = [experiment for grid in grids for experiment in _grid(_joined(given, grid))]
+        joined = [_joined(given, grid) for grid in grids]
+        every = [experiment for grid in joined for experiment in _grid(dict(grid))]
     except (TypeError, ValueError) as problem:
         raise ValueError(f"{path}: {problem}") from None
+    if old := _old_spelling(joined):
+        (hint or _warn)(f"{path}: {old}")
     return list(dict.fromkeys(every))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file says; a ValueError of one line where it cannot be read.
+
+    path  the file
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist. {START}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a directory, not a configuration. Name a TOML file in it; {START}") from None
+    except OSError as problem:
+        raise ValueError(f"{path} cannot be read: {problem.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not TOML: it is no text in UTF-8. {START}") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+        raise ValueError(f"{path} is not TOML: {' '.join(str(problem).split())}.") from None
+
+
+def importable_beside(path: Path) -> None:
+    """Let the modules beside a file be imported by their names; worker processes get the same path."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def write_start(path: Path) -> None:
+    """Write the configuration to start from; a ValueError where the file is there already.
+
+    path  the file to write
+    """
+    if path.exists():
+        raise ValueError(f"{path} is there already. Name another file, or remove it first.")
+    write_whole(path, files("fedhold.lab").joinpath("grid.toml").read_bytes())
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, FutureWarning, stacklevel=3)
+
+
+def _old_spelling(grids: list[dict[str, Any]]) -> str:
+    """How to write the parameters that stand under [options], behind the names they belong to; "" where there are none."""
+    places = {name: place for grid in grids for name in grid["options"] if (place := place_of(name)) is not None}
+    if not places:
+        return ""
+    option, (field, name) = next(iter(places.items()))
+    value = next(grid["options"][option] for grid in grids if option in grid["options"])
+    return (
+        f"{listed(places)} under [options] can stand behind the name it belongs to, as in "
+        f'{field} = "name({name}={value[0] if isinstance(value, list) else value})".'
+    )
 
 
 def _joined(shared: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,6 +155,7 @@ def _experiment(chosen: dict[str, Any], options: tuple[tuple[str, Any], ...]) ->
     if attack != "none" and "epsilon" not in chosen:
         raise ValueError("an attack needs epsilon, the fraction of liars.")
     rule, epsilon = chosen.pop("rule"), chosen.pop("epsilon", 0.0)
+    attack = "none" if epsilon == 0 else attack
     if "{f}" in rule:
         rule = rule.replace("{f}", str(liars(epsilon, chosen.get("m", Experiment.m))))
     return Experiment(

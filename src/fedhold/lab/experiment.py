@@ -1,12 +1,18 @@
-"""Experiments: one run, described by what can be written down, with every name and option checked."""
+"""Experiments: one run, described by what can be written down, with every name and option checked.
+
+Data, partition, attack and model are written as rules are, "dirichlet(alpha=0.1)"; one of the user's own is "module:name".
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import json
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +23,8 @@ from fedhold.lab.consensus import RSA_OPTIONS, rsa_parameters
 from fedhold.lab.federation import check_loop
 from fedhold.lab.knowledge import reads_thresholds
 from fedhold.lab.partition import PARTITIONS
-from fedhold.lab.scenarios import DATA, cost_of
-from fedhold.spec import parse
+from fedhold.lab.scenarios import DATA, MODELS, PASSED, cost_of
+from fedhold.spec import Written, function_named, name_of, parse, written
 from fedhold.thresholds import threshold_function
 
 # The version of keys and result files. Raise it when the same experiment would give other numbers, bit by bit.
@@ -30,6 +36,9 @@ LOOP_OPTIONS = (
     *("batch", "certify", "evaluate_every", "local_steps", "momentum", "participation", "radius", "root", "sample_cap"),
 )
 
+# The fields whose parameters bear their name among the options, as in partition_alpha; those of the data stand alone.
+PREFIXED = ("attack", "partition", "model")
+
 Option = float | int | str | None
 
 
@@ -37,25 +46,32 @@ Option = float | int | str | None
 class Experiment:
     """One run, described by what can be written down; equal experiments have equal results.
 
-    data       a key of DATA: synthesized, heterogeneous, mnist, fashion_mnist
+    data       a key of DATA (synthesized, heterogeneous, mnist, fashion_mnist, heart_disease), with its parameters:
+               "mnist(hidden=64)"; or "module:name" for a function of your own, see docs/own.md
     rule       a spec for aggregate(), or "rsa(penalty=...)"
-    attack     a key of ATTACKS; None with epsilon 0
+    attack     a key of ATTACKS with its parameters, "alie(z=1.5)", or "module:name"; None with epsilon 0. For huber_attack
+               `threshold` is the T that the liars assume: a number, by_samples(0, 2) or automatic; by default the rule's own
     epsilon    floor(epsilon * m) clients lie, drawn once per run
     seed       of all randomness of the run
     m          the number of clients
-    partition  a key of PARTITIONS
+    partition  a key of PARTITIONS with its parameters, "dirichlet(alpha=0.1)", or "module:name"
     rounds     how many steps of gradient descent
     step       their length
-    options    further arguments as pairs (name, value), in any order:
-               of federate()   batch, momentum, local_steps, participation, sample_cap, root, certify, radius, evaluate_every
-               of the data     samples, d, variance (regression); samples, hidden (images)
-               of the attack   attack_scale, attack_z, ...; attack_threshold: the T that huber_attack assumes, a number or
-                               "by_samples(0, 2)" or "automatic"; by default the rule's own
-               of partition    partition_alpha, partition_shards
-               keep_weights    1: keep every client's weight in every round
+    options    further arguments of federate() as pairs (name, value), in any order: batch, momentum, local_steps,
+               participation, sample_cap, root, certify, radius, evaluate_every; and keep_weights, 1: keep every client's
+               weight in every round
+    model      a key of MODELS or "module:name", for data that lets one choose; None: the usual model of the data
 
-    >>> print(Experiment("synthesized", "huber", "sign_flip", 0.2, seed=0, m=100))
-    huber on synthesized, 100 clients, balanced; sign_flip, epsilon 0.2; 200 rounds of step 0.02, seed 0
+    A function of your own may be given instead of its name, if worker processes can import it.
+
+    Made from "mnist(hidden=64)", an experiment has the plain name in `data` and the parameter among its options: those of the
+    data by their own names, others as attack_z, partition_alpha, model_width. `spelled` puts them together again.
+
+    >>> one = Experiment("synthesized(d=5)", "huber", "sign_flip", 0.2, seed=0, m=100)
+    >>> print(one)
+    huber on synthesized(d=5), 100 clients, balanced; sign_flip, epsilon 0.2; 200 rounds of step 0.02, seed 0
+    >>> one.data, one.options
+    ('synthesized', (('d', 5),))
     """
 
     data: str
@@ -68,6 +84,7 @@ class Experiment:
     rounds: int = 200
     step: float = 0.02
     options: tuple[tuple[str, Option], ...] = ()
+    model: str | None = None
 
     def __post_init__(self) -> None:
         for word in ("data", "rule", "partition", "attack"):
@@ -82,16 +99,42 @@ class Experiment:
             ("seed", integer(self.seed, "seed")),
             ("m", integer(self.m, "m", at_least=1)),
             ("rounds", integer(self.rounds, "rounds", at_least=1)),
-            ("options", tuple(sorted({name: _plain(value) for name, value in self.options}.items()))),
         ):
             object.__setattr__(self, name, value)
+        for name in ("data", "rule", "attack", "partition", "model"):
+            if callable(given := getattr(self, name)):
+                object.__setattr__(self, name, name_of(given))
         if rsa_parameters(self.rule) is None:
             threshold_function(parse(self.rule, {})[-1].parameters.get("threshold", "automatic"))
-        require(self.epsilon < 1, "epsilon", needs="epsilon < 1", remedy="It is a fraction.", epsilon=self.epsilon)
-        if self.attack is None:
-            require(self.epsilon == 0, "no attack", needs="epsilon = 0", remedy="Name one.", epsilon=self.epsilon)
+        _check_liars(self)
+        _unfold(self)
         _check_names(self)
         _check_values(self)
+
+    @classmethod
+    def recorded(cls, record: Mapping[str, Any]) -> Experiment:
+        """The experiment of a stored result, without a look at what its names mean: they may be unknown here.
+
+        record  the fields by name, as `asdict` gives them; a ValueError or TypeError where they are not that
+
+        >>> Experiment.recorded(asdict(Experiment("synthesized", "huber", "ipm", 0.2, 0)) | {"rule": "mine"}).rule
+        'mine'
+        """
+        texts, numbers = ("data", "rule", "partition"), ("epsilon", "seed", "m", "rounds", "step")
+        known = {field.name for field in fields(cls)}
+        given = {"model": None, **record}
+        if (
+            given.keys() != known
+            or not all(isinstance(given[name], str) for name in texts)
+            or not all(isinstance(given[name], str | None) for name in ("attack", "model"))
+            or not all(isinstance(given[name], int | float) for name in numbers)
+        ):
+            raise ValueError(f"an experiment has the fields {listed(sorted(known))}, met {listed(sorted(given))}.")
+        experiment = object.__new__(cls)
+        options = tuple(sorted((str(name), _plain(value)) for name, value in given["options"]))
+        for name, value in {**given, "options": options}.items():
+            object.__setattr__(experiment, name, value)
+        return experiment
 
     @property
     def liars(self) -> int:
@@ -104,15 +147,45 @@ class Experiment:
         loop = Options.of(self).loop
         return self.rounds * cost_of(self.data) * loop.get("local_steps", 1) * loop.get("participation", 1.0)
 
+    @property
+    def own(self) -> list[str]:
+        """The parts that are no part of fedhold, each as module:name."""
+        stages = [] if rsa_parameters(self.rule) is not None else parse(self.rule, {})
+        names = (self.data, self.partition, self.attack or "", self.model or "", *(stage.name for stage in stages))
+        return sorted({name for name in names if ":" in name})
+
+    def spelled(self, field: str) -> str:
+        """A field with its parameters, as in "dirichlet(alpha=0.1)"; "" for an attack or a model that there is none of.
+
+        field  data, attack, partition or model
+        """
+        name = getattr(self, field)
+        given = {} if name is None else Options.grouped(self)[field]
+        inside = ", ".join(f"{word}={_shown(word, value)}" for word, value in given.items())
+        return f"{name}({inside})" if inside else name or ""
+
+    @property
+    def loop(self) -> dict[str, Option]:
+        """The options that are no parameters of data, attack, partition or model."""
+        return {name: value for name, value in self.options if place_of(name) is None}
+
     def key(self) -> str:
-        """A hash that is the same for equal experiments on every machine; the name of the result's file."""
-        text = json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:20]
+        """A hash that is the same for equal experiments on every machine; the name of the result's file.
+
+        It covers the source of the user's own parts, so that a result is not taken for that of a part that has changed since.
+        """
+        hashed: dict[str, Any] = {"format": FORMAT, **asdict(self)}
+        if self.model is None:
+            del hashed["model"]
+        if own := self.own:
+            hashed["code"] = {name: _source(name) for name in own}
+        return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:20]
 
     def __str__(self) -> str:
-        lies = f"{self.attack}, epsilon {self.epsilon:g}" if self.attack else "no attack"
-        more = "".join(f", {name} {value}" for name, value in self.options)
-        where = f"{self.data}, {self.m} clients, {self.partition}"
+        lies = f"{self.spelled('attack')}, epsilon {self.epsilon:g}" if self.attack else "no attack"
+        more = "".join(f", {name} {value}" for name, value in self.loop.items())
+        where = f"{self.spelled('data')}, {self.m} clients, {self.spelled('partition')}"
+        where += f", {self.spelled('model')}" if self.model else ""
         return f"{self.rule} on {where}; {lies}; {self.rounds} rounds of step {self.step:g}, seed {self.seed}{more}"
 
 
@@ -139,6 +212,7 @@ class Options:
     data          of the function in DATA
     attack        of the function in ATTACKS, without the prefix "attack_"
     partition     of the function in PARTITIONS, without the prefix "partition_"
+    model         of the function in MODELS, without the prefix "model_"
     keep_weights  whether the result keeps every client's weight in every round
     """
 
@@ -146,47 +220,156 @@ class Options:
     data: dict[str, Any]
     attack: dict[str, Any]
     partition: dict[str, Any]
+    model: dict[str, Any]
     keep_weights: bool
 
     @classmethod
     def of(cls, experiment: Experiment) -> Options:
         """The experiment's options, sorted. A text for `attack_threshold` is read as in a rule's spec."""
-        options = dict(experiment.options)
-        attack, partition = _prefixed(options, "attack_"), _prefixed(options, "partition_")
-        if isinstance(attack.get("threshold"), str):
+        given, loop = cls.grouped(experiment), experiment.loop
+        keep_weights = bool(loop.pop("keep_weights", False))
+        if isinstance(text := given["attack"].get("threshold"), str):
             try:
-                attack["threshold"] = parse(f"huber(threshold={attack['threshold']})", {})[-1].parameters["threshold"]
+                given["attack"]["threshold"] = written(f"T(threshold={text})", "threshold").parameters["threshold"]
             except (TypeError, ValueError) as problem:
                 raise ValueError(f"attack_threshold: {problem}") from None
-        own = {name: value for name, value in options.items() if not name.startswith(("attack_", "partition_"))}
-        keep_weights = bool(own.pop("keep_weights", False))
-        loop = {name: own.pop(name) for name in LOOP_OPTIONS if name in own}
-        return cls(loop=loop, data=own, attack=attack, partition=partition, keep_weights=keep_weights)
+        return cls(loop=loop, keep_weights=keep_weights, **given)
+
+    @staticmethod
+    def grouped(experiment: Experiment) -> dict[str, dict[str, Any]]:
+        """The parameters of data, attack, partition and model, as the options have them."""
+        given: dict[str, dict[str, Any]] = {field: {} for field in ("data", *PREFIXED)}
+        for name, value in experiment.options:
+            if (place := place_of(name)) is not None:
+                given[place[0]][place[1]] = value
+        return given
 
 
-def _prefixed(options: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}
+# How parts are written, and where their parameters stand
+
+
+def place_of(option: str) -> tuple[str, str] | None:
+    """The field whose parameter an option is, and the parameter's name; None for an option of the run itself.
+
+    option  its name
+
+    >>> place_of("partition_alpha"), place_of("momentum"), place_of("samples")
+    (('partition', 'alpha'), None, ('data', 'samples'))
+    """
+    for field in PREFIXED:
+        if option.startswith(f"{field}_"):
+            return field, option.removeprefix(f"{field}_")
+    return None if option in (*LOOP_OPTIONS, "keep_weights") else ("data", option)
+
+
+def _unfold(experiment: Experiment) -> None:
+    """Leave plain names in the fields, and put the parameters behind them among the options."""
+    options = {name: _plain(value) for name, value in experiment.options}
+    for field in ("data", *PREFIXED):
+        text = getattr(experiment, field)
+        if text is None:
+            continue
+        if not isinstance(text, str):
+            raise TypeError(f"{field} must be a text or a function, got {text!r}.")
+        call = written(text, field)
+        object.__setattr__(experiment, field, call.name)
+        for name, value in _parameters_in(call).items():
+            option = name if field == "data" else f"{field}_{name}"
+            if place_of(option) != (field, name):
+                raise ValueError(
+                    f"{call.name}: an option of the run is called {name}, too. Give the parameter another name."
+                )
+            remedy = f"Leave it out of the options: {text!r} says it."
+            require(option not in options, option, needs="to be given once", remedy=remedy, given=options.get(option))
+            options[option] = value
+    object.__setattr__(experiment, "options", tuple(sorted(options.items())))
+
+
+def _parameters_in(call: Written) -> dict[str, Option]:
+    """The parameters of a call as options, which are plain values: a threshold such as by_samples(0, 2) stays a text."""
+    found: dict[str, Option] = {}
+    for name, node in call.arguments.items():
+        try:
+            found[name] = _plain(ast.literal_eval(node))
+        except ValueError:
+            found[name] = call.texts[name]
+    return found
+
+
+def _shown(name: str, value: Option) -> str:
+    return value if name == "threshold" and isinstance(value, str) else repr(value)
+
+
+def _source(name: str) -> str:
+    """A hash of the file that an own part is defined in."""
+    function_named(name, "part", {})
+    path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+    if path is None:
+        raise ValueError(
+            f"{name} is defined in no file, so that worker processes cannot import it. Put it into a module."
+        )
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+# What is checked
+
+
+def _check_liars(experiment: Experiment) -> None:
+    epsilon, m, attack = experiment.epsilon, experiment.m, experiment.attack
+    require(epsilon < 1, "epsilon", needs="epsilon < 1", remedy="It is a fraction.", epsilon=epsilon)
+    if attack is None:
+        require(epsilon == 0, "no attack", needs="epsilon = 0", remedy="Name one.", epsilon=epsilon)
+        return
+    remedy = f"Let at least one client lie, epsilon = {1 / m:.3g}, or leave the attack away."
+    require(
+        liars(epsilon, m) > 0,
+        f"the attack {attack}",
+        needs="floor(epsilon * m) >= 1",
+        remedy=remedy,
+        epsilon=epsilon,
+        m=m,
+    )
 
 
 def _check_names(experiment: Experiment) -> None:
-    """Raise a ValueError for an unknown name, with the nearest one that is known."""
-    for what, name, known in (
-        ("data", experiment.data, DATA),
-        ("partition", experiment.partition, PARTITIONS),
-        ("attack", experiment.attack, ATTACKS),
-    ):
-        if name is not None and name not in known:
-            raise ValueError(unknown(what, name, known))
+    """Raise a ValueError for an unknown name or option, with the nearest one that is known."""
     loop = LOOP_OPTIONS if rsa_parameters(experiment.rule) is None else RSA_OPTIONS
-    options = {*loop, "keep_weights", *_keywords(DATA[experiment.data])}
-    options |= {f"partition_{name}" for name in _keywords(PARTITIONS[experiment.partition])}
-    if experiment.attack is not None:
-        attack = ATTACKS[experiment.attack]
-        options |= {f"attack_{name}" for name in _keywords(attack)}
-        options |= {"attack_threshold"} if reads_thresholds(attack) else set()
+    options = {*loop, "keep_weights"}
+    for field, known, passed in (
+        ("data", DATA, PASSED),
+        ("partition", PARTITIONS, 3),
+        ("attack", ATTACKS, 1),
+        ("model", MODELS, PASSED),
+    ):
+        name = getattr(experiment, field)
+        if name is None:
+            continue
+        function = function_named(name, field, known)
+        accepted = _parameters(function, passed)
+        if field == "attack" and reads_thresholds(function):
+            accepted.add("threshold")
+        if "**" in accepted:  # It takes whatever it is given.
+            accepted |= set(Options.grouped(experiment)[field])
+        options |= {word if field == "data" else f"{field}_{word}" for word in accepted}
     for name, _ in experiment.options:
         if name not in options:
-            raise ValueError(unknown("option", name, options))
+            raise ValueError(_unknown_option(experiment, name, options))
+
+
+def _unknown_option(experiment: Experiment, name: str, known: set[str]) -> str:
+    """The message: a parameter of a part is called as it is written behind the part's name."""
+    place = place_of(name)
+    if place is None or (field := getattr(experiment, place[0])) is None or place[0] == "data":
+        return unknown("option", name, known)
+    own = [at[1] for word in known if (at := place_of(word)) is not None and at[0] == place[0]]
+    return f"unknown option {name!r}: {field} has no such parameter. {unknown('parameter', place[1], own)}"
+
+
+def _parameters(function: Callable[..., Any], passed: int | tuple[str, ...]) -> set[str]:
+    """The parameters that a user may give: all but the first so many, or all but those of these names; ** for any."""
+    there = list(inspect.signature(function).parameters.values())
+    own = there[passed:] if isinstance(passed, int) else [p for p in there if p.name not in passed]
+    return {"**" if p.kind is p.VAR_KEYWORD else p.name for p in own}
 
 
 def _check_values(experiment: Experiment) -> None:
@@ -195,19 +378,14 @@ def _check_values(experiment: Experiment) -> None:
     check_loop(**options.loop)
     keep = dict(experiment.options).get("keep_weights", 0)
     require(keep in (0, 1), "keep_weights", needs="0 or 1", remedy="1 keeps them.", keep_weights=repr(keep))
-    for prefix, function, given in (
-        ("", DATA[experiment.data], options.data),
-        ("partition_", PARTITIONS[experiment.partition], options.partition),
-        ("attack_", ATTACKS.get(experiment.attack or ""), options.attack),
-    ):
-        for name, value in given.items():
+    for field, known in (("data", DATA), ("partition", PARTITIONS), ("attack", ATTACKS), ("model", MODELS)):
+        name = getattr(experiment, field)
+        function = None if name is None else function_named(name, field, known)
+        for parameter, value in getattr(options, field).items():
             try:
-                well_typed(function, name, value)  # type: ignore[arg-type]
+                well_typed(function, parameter, value)  # type: ignore[arg-type]
             except (TypeError, ValueError) as problem:
+                prefix = "" if field == "data" else f"{field}_"
                 raise type(problem)(f"{prefix}{problem}") from None
     if "threshold" in options.attack:
         threshold_function(options.attack["threshold"])
-
-
-def _keywords(function: Callable[..., Any]) -> set[str]:
-    return {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.aggregation import Aggregation, aggregate
-from fedhold.errors import integer, positive, require, unknown
+from fedhold.errors import integer, positive, require
 from fedhold.kernels import Floats, Vector
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.datasets import Samples
@@ -24,7 +24,7 @@ from fedhold.lab.knowledge import Attack, Knowledge, Lies, Mask, Server, check_m
 from fedhold.lab.poisons import Poisoned, is_poison
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Measurable, Shards, Task
-from fedhold.spec import parse
+from fedhold.spec import function_named, parse, written
 from fedhold.storage import Checkpoint, fingerprint
 from fedhold.thresholds import Threshold, follows_distances, threshold_function
 
@@ -67,8 +67,8 @@ def federate(
     task               the model and its loss
     shards             every client's samples
     rule, parameters   as for aggregate(); f is not changed in rounds where only some clients are asked
-    attack             a key of ATTACKS, or such a function, for the clients marked in `byzantine`. A poison (label_flip,
-                       backdoor) changes their samples, and they then answer as the others do
+    attack             a key of ATTACKS, "alie(z=1.5)", module:name or such a function, for the clients marked in `byzantine`.
+                       A poison (label_flip, backdoor) changes their samples, and they then answer as the others do
     attack_parameters  the attack's own and, for an attack that needs thresholds, `threshold`: the T the liars assume. By
                        default it is the rule's own, or the automatic one where the rule has none
     byzantine          (m,) true for the clients that lie; by default none
@@ -315,9 +315,15 @@ class Adversary:
             remedy = "Pass attack='sign_flip', say, or omit byzantine."
             require(not mask.any(), "byzantine", needs="an attack", remedy=remedy, liars=int(mask.sum()))
             return cls(mask)
-        if isinstance(attack, str) and attack not in ATTACKS:
-            raise ValueError(unknown("attack", attack, ATTACKS))
-        function, own = ATTACKS[attack] if isinstance(attack, str) else attack, dict(parameters or {})
+        if byzantine is None:
+            remedy = "Say who lies: byzantine=np.arange(m) < 4, say, or omit the attack."
+            require(False, "attack", needs="byzantine, the clients that lie", remedy=remedy, attack=attack)
+        own = dict(parameters or {})
+        if isinstance(attack, str):
+            call = written(attack, "attack")
+            function, own = function_named(call.name, "attack", ATTACKS), {**call.parameters, **own}
+        else:
+            function = attack
         if is_poison(function):
             return cls(mask, parameters=own, poison=function)
         if not reads_thresholds(function):
@@ -352,12 +358,22 @@ class Adversary:
         if served is not None and reads_server(self.attack):
             server = lambda sent: served(sent, samples).value  # noqa: E731
         told = self.attack(Knowledge(honest, lying, rng, thresholds, samples, server), **self.parameters)
+        lies, claims = (told.updates, told.samples) if isinstance(told, Lies) else (told, samples[lying])
+        wanted = (int(lying.sum()), honest.shape[1])
+        remedy = "One row per liar: np.broadcast_to(row, (knowledge.f, row.size))."
+        require(
+            np.shape(lies) == wanted,
+            "an attack",
+            needs=f"to return shape {wanted}",
+            remedy=remedy,
+            shape=np.shape(lies),
+        )
+        honest[lying] = lies
         if not isinstance(told, Lies):
-            honest[lying] = told
             return samples
-        claims = samples.astype(np.float64)
-        honest[lying], claims[lying] = told.updates, told.samples
-        return claims
+        claimed = samples.astype(np.float64)
+        claimed[lying] = claims
+        return claimed
 
     def _thresholds(self, threshold: Threshold, honest: Floats, samples: Counts) -> Vector:
         """T_i: from the samples where these decide alone, else those that the server would find if no client lied."""

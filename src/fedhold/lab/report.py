@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -51,11 +51,13 @@ DETECTION = (
     "recall the share of clients held down among the liars; there is no line where that would be 0/0."
 )
 RADIUS = f"{MEANING} There is no line where nothing could be proven."
+INFEASIBLE = "These were not run, because a bound of their rule or attack does not hold; the others are complete."
 INSTALL = "that needs matplotlib; from a checkout of fedhold: pip install '.[report]'"
 RUN_HEADER = (
     *("data", "partition", "attack", "epsilon", "rule", "m", "rounds", "step", "options"),
     *("seeds", "metric", "end", "seconds"),
 )
+Setting = tuple[tuple[str, object], ...]  # fields of an experiment, by name
 WATCHING = ("keep_weights", "certify")  # options that record more of a run without changing it
 
 
@@ -165,6 +167,7 @@ def write_report(
         Section("Tables", [block for table in tables for block in (Heading(table.title), table)]),
         Section("Curves", [Cards(curves)] if curves else []),
         Section("Who was held down", _held_down(maps, detections)),
+        Section("Infeasible", _infeasible(everything, labels)),
         Section("Certificate", _certificate(radii, _unproven(everything, labels))),
         Section("Runs", _runs(everything, drawn)),
     ]
@@ -210,6 +213,17 @@ def _certificate(radii: Sequence[Drawing], unproven: Sequence[str]) -> list[Bloc
         return []
     missing = [Paragraph(f"Asked for, but proven in no round: {title}.") for title in unproven]
     return [Paragraph(RADIUS), *missing, *([Cards(radii)] if radii else [])]
+
+
+def _infeasible(results: Sequence[Result], labels: Mapping[str, str]) -> list[Block]:
+    """The experiments that a bound refuses, each with the reason."""
+    rows = [
+        (_describe(experiment, labels.get(experiment.rule, experiment.rule)), group[0].infeasible)
+        for experiment, group in _over_seeds(run for run in results if run.infeasible).items()
+    ]
+    return (
+        [Paragraph(INFEASIBLE), Table("infeasible", ("experiment", "reason"), rows, long=("reason",))] if rows else []
+    )
 
 
 def _runs(results: Sequence[Result], drawn: bool) -> list[Block]:
@@ -270,14 +284,14 @@ def _chart(panel: Panel) -> Chart:
 
 def _radii(results: Iterable[Result], labels: Mapping[str, str]) -> list[Chart]:
     """Radius per round: a chart for each setting, a curve for each rule in it."""
-    settings: dict[Experiment, dict[str, list[Result]]] = {}
+    settings: dict[Setting, tuple[Experiment, dict[str, list[Result]]]] = {}
     for run in results:
         if any(radius is not None for radius in run.series.get("radius", [])):
-            rules = settings.setdefault(replace(run.experiment, seed=0, rule="mean"), {})
-            rules.setdefault(labels.get(run.experiment.rule, run.experiment.rule), []).append(run)
+            settings.setdefault(alike := _alike(run.experiment, "seed", "rule"), (run.experiment, {}))
+            settings[alike][1].setdefault(labels.get(run.experiment.rule, run.experiment.rule), []).append(run)
     return [
         _chart(Panel(f"Radius for f = {dict(same.options)['certify']}: {_describe(same)}", "radius", rules))
-        for same, rules in settings.items()
+        for same, rules in settings.values()
     ]
 
 
@@ -319,26 +333,34 @@ def _watched(results: Iterable[Result], labels: Mapping[str, str]) -> list[Watch
 # The results: which belong together, and what came out of each
 
 
+def _alike(experiment: Experiment, *apart_from: str) -> Setting:
+    """What experiments share that differ in these fields only."""
+    return tuple(
+        (field.name, getattr(experiment, field.name)) for field in fields(experiment) if field.name not in apart_from
+    )
+
+
 def _over_seeds(results: Iterable[Result]) -> dict[Experiment, list[Result]]:
-    """Runs that differ in their seed only, under the experiment with seed 0."""
-    groups: dict[Experiment, list[Result]] = {}
+    """Runs that differ in their seed only, under the experiment of the first of them."""
+    groups: dict[Setting, list[Result]] = {}
     for run in results:
-        groups.setdefault(replace(run.experiment, seed=0), []).append(run)
-    return groups
+        groups.setdefault(_alike(run.experiment, "seed"), []).append(run)
+    return {group[0].experiment: group for group in groups.values()}
 
 
 def _describe(experiment: Experiment, rule: str | None = None) -> str:
     """'synthesized, sign_flip, epsilon 0.2, huber': what sets an experiment apart, besides its seed."""
-    words = [experiment.data]
+    words = [experiment.spelled("data")]
     if experiment.partition != "balanced":
-        words.append(experiment.partition)
-    words += [experiment.attack, f"epsilon {experiment.epsilon:g}"] if experiment.attack else ["no attack"]
+        words.append(experiment.spelled("partition"))
+    words += [experiment.spelled("model")] if experiment.model else []
+    words += [experiment.spelled("attack"), f"epsilon {experiment.epsilon:g}"] if experiment.attack else ["no attack"]
     if rule is not None:
         words.append(rule)
     usual = {field.name: field.default for field in fields(experiment)}
     odd = [(name, getattr(experiment, name)) for name in ("m", "rounds", "step")]
     words += [f"{name} {value:g}" for name, value in odd if value != usual[name]]
-    words += [f"{name} {value}" for name, value in experiment.options if name not in WATCHING]
+    words += [f"{name} {value}" for name, value in experiment.loop.items() if name not in WATCHING]
     return ", ".join(words)
 
 
@@ -346,11 +368,13 @@ def _run_rows(results: Iterable[Result]) -> list[tuple[object, ...]]:
     """One row of RUN_HEADER for each group over seeds; `end` is the mean of the last value, `seconds` their sum."""
     rows: list[tuple[object, ...]] = []
     for e, group in _over_seeds(results).items():
-        metric = "accuracy" if "accuracy" in group[0].series else "rmse"
+        metric = group[0].metric
         ends = [[v for v in run.series.get(metric, []) if v is not None][-1:] for run in group]
-        end = float(np.mean(ends)) if all(ends) else None
-        options = ", ".join(f"{key}={value}" for key, value in e.options)
-        what = (e.data, e.partition, e.attack or "none", e.epsilon, e.rule, e.m, e.rounds, e.step, options)
+        end = "infeasible" if group[0].infeasible else float(np.mean(ends)) if all(ends) else None
+        options = ", ".join(f"{key}={value}" for key, value in e.loop.items())
+        data = e.spelled("data") + (f", {e.spelled('model')}" if e.model else "")
+        attack = e.spelled("attack") or "none"
+        what = (data, e.spelled("partition"), attack, e.epsilon, e.rule, e.m, e.rounds, e.step, options)
         rows.append((*what, _seeds(group), metric, end, _seconds(group)))
     return rows
 

@@ -36,6 +36,7 @@ class Result:
     weights      (rounds, m) in units of an equal share, for runs that keep them
     seconds      how long the run took since it was last resumed
     environment  the versions and the machine it was computed with
+    infeasible   why the experiment cannot be run, such as a rule's bound on m and f; "" where it was. The series are then empty
     """
 
     experiment: Experiment
@@ -44,6 +45,18 @@ class Result:
     weights: Half | None
     seconds: float
     environment: dict[str, str]
+    infeasible: str = ""
+
+    @property
+    def metric(self) -> str:
+        """The series to judge the result by: accuracy or rmse where there is one of them, else the first."""
+        return next((name for name in ("accuracy", "rmse", *self.series) if name in self.series), "")
+
+    @property
+    def end(self) -> float | None:
+        """The last value of the metric that was measured; None where the run diverged or cannot be run."""
+        values = self.series.get(self.metric, [])
+        return values[-1] if values else None
 
 
 def environment() -> dict[str, str]:
@@ -110,27 +123,28 @@ class Store:
 
     def has(self, experiment: Experiment) -> bool:
         """Whether the result is there, whole."""
-        return self._read(experiment) is not None
+        return self.find(experiment) is not None
 
     def get(self, experiment: Experiment) -> Result:
         """The stored result; raises MissingResult where there is none."""
-        result = self._read(experiment)
+        result = self.find(experiment)
         if result is None:
             damaged = " (its file is damaged)" if self.path(experiment).exists() else ""
             raise MissingResult(f"no result{damaged} in {self.root} for: {experiment}. Make it with: {self.command}")
         return result
 
     def all(self) -> list[Result]:
-        """Every result that is there whole; the log says how many are not."""
-        recorded = [_recorded(path) for path in sorted(self.root.glob("*.json"))]
-        found = [result for of in recorded if of is not None and (result := self._read(of)) is not None]
-        if len(found) < len(recorded):
+        """Every result that is there whole; the log says how many files are not."""
+        paths = sorted(self.root.glob("*.json"), key=lambda path: (path.stat().st_mtime, path.name))
+        found = [result for path in paths if (result := self._read(path)) is not None]
+        if len(found) < len(paths):
             logging.getLogger("fedhold").warning(
                 "%s holds %d files that are damaged, or of another version; they are left out. The command that made "
                 "them makes them anew.",
-                *(visible(self.root), len(recorded) - len(found)),
+                *(visible(self.root), len(paths) - len(found)),
             )
-        return found
+        # A part of the user's own may have changed between two runs of one experiment; the last of them counts.
+        return list({result.experiment: result for result in found}.values())
 
     def put(self, result: Result) -> None:
         """Store a result; its file appears whole or not at all."""
@@ -138,8 +152,14 @@ class Store:
         whole = {"format": FORMAT, **record}
         write_whole(self.path(result.experiment), json.dumps({**whole, CHECKSUM: _checksum(whole)}).encode())
 
-    def _read(self, experiment: Experiment) -> Result | None:
-        record = _record(self.path(experiment))
+    def find(self, experiment: Experiment) -> Result | None:
+        """The stored result; None where there is none, or none that is whole."""
+        result = self._read(self.path(experiment))
+        return result if result is not None and result.experiment == experiment else None
+
+    def _read(self, path: Path) -> Result | None:
+        """The result in a file; None for one that is damaged or of an older kind. No name in it is looked up or imported."""
+        record = _record(path)
         if record is None:
             return None
         if CHECKSUM not in record and not self._told:
@@ -150,13 +170,14 @@ class Store:
                 visible(self.root),
             )
         try:
+            experiment = Experiment.recorded(record["experiment"])
             series, weights = record["series"], _unpacked(record["weights"], (experiment.rounds, experiment.m))
-            whole = record["format"] == FORMAT and record["experiment"] == json.loads(json.dumps(asdict(experiment)))
-            whole = whole and all(_curve(values, experiment.rounds) for values in series.values())
-            return (
-                Result(experiment, series, record["byzantine"], weights, record["seconds"], record["environment"])
-                if whole
-                else None
+            infeasible = str(record.get("infeasible", ""))
+            whole = record["format"] == FORMAT and bool(series) != bool(infeasible)
+            if not whole or not all(_curve(values, experiment.rounds) for values in series.values()):
+                return None
+            return Result(
+                experiment, series, record["byzantine"], weights, record["seconds"], record["environment"], infeasible
             )
         except (AttributeError, KeyError, TypeError, ValueError, zlib.error):
             return None
@@ -202,13 +223,3 @@ def _unpacked(text: str | None, shape: tuple[int, int]) -> Half | None:
     size = 2 * shape[0] * shape[1]
     packed = zlib.decompressobj().decompress(base64.b64decode(text), size + 1)  # no more, whatever the text inflates to
     return np.frombuffer(packed, "<f2").reshape(shape).astype(np.float16)
-
-
-def _recorded(path: Path) -> Experiment | None:
-    """The experiment whose result a file holds; None for a file that is damaged or of an older kind."""
-    record = _record(path)
-    try:
-        fields = {} if record is None else record["experiment"]
-        return Experiment(**{**fields, "options": tuple(map(tuple, fields["options"]))})
-    except (ValueError, KeyError, TypeError):
-        return None

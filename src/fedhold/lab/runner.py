@@ -1,7 +1,8 @@
-"""Run experiments: one here and now, or many in processes of their own, to be interrupted and resumed at will."""
+"""Run experiments: one here and now, or many in processes or on a cluster, to be interrupted and resumed at will."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -10,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from fedhold.errors import integer
+from fedhold.errors import InfeasibleError, integer
+from fedhold.lab.cluster import on_cluster
 from fedhold.lab.consensus import rsa, rsa_parameters
 from fedhold.lab.experiment import Experiment, Options
 from fedhold.lab.federation import Federated, Round, federate
-from fedhold.lab.processes import Failed, News, in_processes
+from fedhold.lab.knowledge import Mask
+from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.results import Result, Store, environment
 from fedhold.lab.scenarios import prepare
@@ -23,7 +26,7 @@ from fedhold.lab.scenarios import prepare
 def run(
     experiment: Experiment, checkpoint: Path | None = None, on_round: Callable[[Round], None] | None = None
 ) -> Result:
-    """Run one experiment in this process.
+    """Run one experiment in this process. Where a bound refuses it, such as m >= 4f + 3, the result says so.
 
     checkpoint  a file to resume from, written after every round
     on_round    called with every row of the history
@@ -35,9 +38,38 @@ def run(
     """
     begun = time.perf_counter()
     options, m, seed = Options.of(experiment), experiment.m, experiment.seed
-    scenario = prepare(experiment.data, experiment.partition, m, seed, options.data, options.partition)
     byzantine = np.zeros(m, dtype=bool)
     byzantine[chance(seed, Purpose.BYZANTINE).permutation(m)[: experiment.liars]] = True
+    reason, learnt = "", None
+    try:
+        learnt = _learnt(experiment, options, byzantine, checkpoint, on_round)
+    except InfeasibleError as refusal:
+        reason = str(refusal)
+    kept = None if learnt is None or not options.keep_weights else learnt.weights
+    return Result(
+        experiment=experiment,
+        series={} if learnt is None else _series(learnt),
+        byzantine=np.flatnonzero(byzantine).tolist(),
+        weights=None if kept is None else kept.astype(np.float16),
+        seconds=time.perf_counter() - begun,
+        environment=environment(),
+        infeasible=reason,
+    )
+
+
+def _learnt(
+    experiment: Experiment,
+    options: Options,
+    byzantine: Mask,
+    checkpoint: Path | None,
+    on_round: Callable[[Round], None] | None,
+) -> Federated:
+    m, seed = experiment.m, experiment.seed
+    scenario = prepare(
+        *(experiment.data, experiment.partition, m, seed, options.data, options.partition),
+        model=experiment.model,
+        model_options=options.model,
+    )
     common: dict[str, Any] = {
         **{"attack": experiment.attack, "attack_parameters": options.attack, "byzantine": byzantine},
         **{"rounds": experiment.rounds, "step": experiment.step, "seed": seed, "checkpoint": checkpoint},
@@ -45,18 +77,8 @@ def run(
     }
     consensus = rsa_parameters(experiment.rule)
     if consensus is not None:
-        learnt = rsa(scenario.task, scenario.shards, **consensus, **common)
-    else:
-        learnt = federate(scenario.task, scenario.shards, rule=experiment.rule, **common)
-    weights = None if learnt.weights is None or not options.keep_weights else learnt.weights.astype(np.float16)
-    return Result(
-        experiment=experiment,
-        series=_series(learnt),
-        byzantine=np.flatnonzero(byzantine).tolist(),
-        weights=weights,
-        seconds=time.perf_counter() - begun,
-        environment=environment(),
-    )
+        return rsa(scenario.task, scenario.shards, **consensus, **common)
+    return federate(scenario.task, scenario.shards, rule=experiment.rule, **common)
 
 
 def _series(learnt: Federated) -> dict[str, list[float | None]]:
@@ -81,49 +103,95 @@ def run_all(experiments: Sequence[Experiment], store: Store, *, jobs: int = 2, p
     progress  whether to show a bar on the terminal
 
     A run can be interrupted at any time: finished results are stored, and an unfinished one goes on from its last round when
-    this is called again.
+    this is called again. An experiment that a bound refuses has a result that says so; one that fails for another reason is an
+    error after all others are done.
     """
-    integer(jobs, "jobs", at_least=1)
     missing = [experiment for experiment in dict.fromkeys(experiments) if not store.has(experiment)]
     missing.sort(key=lambda e: (-e.cost, e.data, e.partition, e.m, e.seed))  # neighbours share their data
-    failures = []
-    with (
-        closing(in_processes(_work, [(experiment, store) for experiment in missing], jobs)) as events,
-        _bar([experiment.cost for experiment in missing], shown=progress) as reached,
-    ):
-        for event in events:
-            if isinstance(event, Failed):
-                why = f"\n{event.traceback}" if event.refusal is None else f" {event.refusal}"
-                failures.append(f"{missing[event.task]}:{why}")
-            else:
-                rounds = missing[event.task].rounds
-                reached(event.task, event.told / rounds if isinstance(event, News) else 1.0)
+    failures = run_cells(missing, store, jobs=jobs, progress=progress)
     if failures:
-        raise RuntimeError(f"{len(failures)} of {len(missing)} experiments failed. The first, {failures[0]}")
+        first = next(iter(failures))
+        raise RuntimeError(
+            f"{len(failures)} of {len(missing)} experiments failed. The first, {first}:\n{failures[first]}"
+        )
     return [store.get(experiment) for experiment in experiments]
 
 
-def _work(task: tuple[Experiment, Store], tell: Callable[[int], None]) -> None:
+def run_cells(
+    experiments: Sequence[Experiment],
+    store: Store,
+    *,
+    jobs: int = 2,
+    cluster: str | None = None,
+    checkpoints: bool = True,
+    seconds: float = math.inf,
+    progress: bool = True,
+) -> dict[Experiment, str]:
+    """Run experiments in the order in which they are given, store each result, and return the tracebacks of those that failed.
+
+    store        where results go, one file each, as soon as they are there
+    jobs         how many processes on this machine
+    cluster      the address of the scheduler of a Dask cluster to run them on instead
+    checkpoints  whether a run that is interrupted can go on from its last round, which costs a file in every round
+    seconds      begin to stop after so long; what is unfinished then is left
+    progress     whether to show a bar with the time left on the terminal, or a line now and then where there is none
+    """
+    integer(jobs, "jobs", at_least=1)
+    failures: dict[Experiment, str] = {}
+    deadline = time.monotonic() + seconds
+    if cluster is None:
+        running = in_processes(_work, [(experiment, store, checkpoints) for experiment in experiments], jobs)
+    else:
+        running = on_cluster(run, experiments, cluster)
+    with closing(running) as events, _bar([one.cost for one in experiments], shown=progress) as reached:
+        for event in events:
+            experiment = experiments[event.task]
+            if isinstance(event, Failed):
+                failures[experiment] = event.traceback
+            elif isinstance(event, Done) and event.result is not None:
+                store.put(event.result)
+            reached(event.task, event.told / experiment.rounds if isinstance(event, News) else 1.0)
+            if time.monotonic() > deadline:
+                break
+    return failures
+
+
+def _work(task: tuple[Experiment, Store, bool], tell: Callable[[int], None]) -> None:
     """Run one experiment in a worker process, and store it; tells the rounds done."""
-    experiment, store = task
-    checkpoint = store.checkpoint(experiment)
-    store.put(run(experiment, checkpoint, lambda row: tell(row.round)))
-    checkpoint.unlink(missing_ok=True)
+    experiment, store, checkpoints = task
+    checkpoint = store.checkpoint(experiment) if checkpoints else None
+    store.put(run(experiment, checkpoint, (lambda row: tell(row.round)) if checkpoints else None))
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+
+
+SAID_EVERY = 30.0  # seconds between two lines about the progress, where there is no terminal
 
 
 @contextmanager
 def _bar(costs: list[float], *, shown: bool) -> Iterator[Callable[[int, float], None]]:
-    """A progress bar with the time left, moved by reached(number of the run, fraction of it)."""
+    """A progress bar with the time left, moved by reached(number of the run, fraction of it); lines where output is a pipe."""
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    done = [0.0] * len(costs)
+    console, total, begun = Console(stderr=True), sum(costs), time.monotonic()
+    done, said = [0.0] * len(costs), begun
     columns = (TextColumn("{task.fields[runs]} of {task.fields[all]} runs"), BarColumn(None), TimeRemainingColumn())
-    with Progress(*columns, disable=not shown or not costs, speed_estimate_period=600, expand=True) as progress:
-        shown_task = progress.add_task("", total=sum(costs), runs=0, all=len(costs))
+    bar = shown and bool(costs) and console.is_terminal
+    progress = Progress(*columns, console=console, disable=not bar, speed_estimate_period=600, expand=True)
+    runs, completed = 0, 0.0
+    with progress:
+        shown_task = progress.add_task("", total=total, runs=0, all=len(costs))
 
         def reached(number: int, fraction: float) -> None:
+            nonlocal said, runs, completed
+            completed += (fraction - done[number]) * costs[number]
+            runs += fraction == 1.0
             done[number] = fraction
-            runs = sum(part == 1.0 for part in done)
-            progress.update(shown_task, completed=sum(map(float.__mul__, done, costs)), runs=runs)
+            progress.update(shown_task, completed=completed, runs=runs)
+            now = time.monotonic()
+            if shown and not bar and now - said >= SAID_EVERY and completed > 0:
+                said, left = now, (now - begun) * (total - completed) / completed
+                console.print(f"{runs} of {len(costs)} runs, about {left / 60:.0f} min left", highlight=False)
 
         yield reached

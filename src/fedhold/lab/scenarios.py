@@ -1,21 +1,45 @@
-"""Scenarios: the data of an experiment, dealt out to its clients, with the task to learn from it."""
+"""Scenarios: the data of an experiment, dealt out to its clients, with the task to learn from it.
+
+data   a function in DATA, or the user's own        -> samples to train and to test on, or a whole Scenario
+cut    a function of PARTITIONS, or the user's own  -> the samples of each client
+model  a function in MODELS, or the user's own      -> the task
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedhold.errors import integer
-from fedhold.lab import datasets
+from fedhold.errors import integer, require
+from fedhold.lab import datasets, hospitals
+from fedhold.lab.datasets import Samples
 from fedhold.lab.partition import PARTITIONS, Indices, Labels
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
+from fedhold.lab.torch_task import Criterion, TorchTask
+from fedhold.spec import function_named, written
+
+if TYPE_CHECKING:
+    import torch
+
+PASSED = (
+    "seed",
+    "cut",
+    "m",
+    "model",
+    "samples_to_test",
+)  # what data and models are passed if they have such parameters
+LARGEST = 10_000_000  # samples of a data set that is read item by item
 
 Cut = Callable[[Labels | int, int, np.random.Generator], list[Indices]]
+Model = Callable[[Samples], Task]
 Maker = TypeVar("Maker", bound=Callable[..., "Scenario"])
 
 
@@ -39,7 +63,7 @@ def costs(rounds: float) -> Callable[[Maker], Maker]:
 
 def cost_of(data: str) -> float:
     """What the maker of this data declares by `costs`; 1 if it declares nothing."""
-    return getattr(DATA[data], "round_cost", 1.0)
+    return getattr(function_named(data, "data", DATA), "round_cost", 1.0)
 
 
 def synthesized(seed: int, cut: Cut, m: int, *, samples: int = 10_000, d: int = 50) -> Scenario:
@@ -78,31 +102,80 @@ def _regression(seed: int, cut: Cut, m: int, *, variance: float, samples: int, d
 
 
 @costs(15)
-def mnist(seed: int, cut: Cut, m: int, *, samples: int = 60_000, hidden: int = 32) -> Scenario:
+def mnist(
+    seed: int, cut: Cut, m: int, model: Model | None = None, *, samples: int = 60_000, hidden: int = 32
+) -> Scenario:
     """Handwritten digits and a network with one hidden layer, the paper's section 7.2.
 
     seed       of the partition
     cut        deals the images out: a function of PARTITIONS with its parameters
     m          the number of clients
+    model      makes the task from the test images, in place of that network
     samples    use only the first so many of the 60,000 training images
     hidden     the number of hidden units
     """
-    return _classification(datasets.mnist, seed, cut, m, samples=samples, hidden=hidden)
+    return _classification(datasets.mnist, seed, cut, m, model, samples=samples, hidden=hidden)
 
 
 @costs(15)
-def fashion_mnist(seed: int, cut: Cut, m: int, *, samples: int = 60_000, hidden: int = 32) -> Scenario:
+def fashion_mnist(
+    seed: int, cut: Cut, m: int, model: Model | None = None, *, samples: int = 60_000, hidden: int = 32
+) -> Scenario:
     """Images of clothes in place of digits; the parameters are those of mnist."""
-    return _classification(datasets.fashion_mnist, seed, cut, m, samples=samples, hidden=hidden)
+    return _classification(datasets.fashion_mnist, seed, cut, m, model, samples=samples, hidden=hidden)
 
 
 def _classification(
-    load: Callable[[], datasets.Images], seed: int, cut: Cut, m: int, *, samples: int, hidden: int
+    load: Callable[[], datasets.Images],
+    seed: int,
+    cut: Cut,
+    m: int,
+    model: Model | None,
+    *,
+    samples: int,
+    hidden: int,
 ) -> Scenario:
-    images, count = _images(load), integer(samples, "samples", at_least=1)
-    train = datasets.Samples(images.train.inputs[:count], images.train.targets[:count])
+    count = integer(samples, "samples", at_least=1)
+    images = _images(load) if model is None else load()  # Torch wants pixels in [0, 1].
+    train = Samples(images.train.inputs[:count], images.train.targets[:count])
     parts = cut(train.targets, m, chance(seed, Purpose.PARTITION))
-    return Scenario(Mlp(images.test, hidden=hidden), shard(train, parts))
+    task = Mlp(images.test, hidden=hidden) if model is None else model(images.test)
+    return Scenario(task, shard(train, parts))
+
+
+def heart_disease(seed: int, cut: Cut, m: int, model: Model | None = None, *, hidden: int = 8) -> Scenario:
+    """Patients of four hospitals, who has heart disease, and a small network; a client's patients are all of one hospital.
+
+    The m clients are divided among the hospitals by the number of patients, and each hospital's patients among its clients.
+    Hospitals differ in whom they examine and what they measure, so that clients differ however they are cut.
+
+    seed       of the patients held out to test on, 30 % of each hospital's, and of the partition
+    cut        deals each hospital's patients out: a function of PARTITIONS with its parameters
+    m          the number of clients, at least 4
+    model      makes the task from the patients to test on, in place of that network
+    hidden     the number of hidden units
+    """
+    wards = hospitals.heart_disease(chance(seed, Purpose.DATA))
+    require(
+        m >= len(wards), "heart_disease", needs="m >= 4, a client in every hospital", remedy="Use more clients.", m=m
+    )
+    rng, parts, offset = chance(seed, Purpose.PARTITION), list[Indices](), 0
+    for ward, clients in zip(wards, _apportioned([len(ward.train) for ward in wards], m), strict=True):
+        parts += [offset + part for part in cut(ward.train.targets, clients, rng)]
+        offset += len(ward.train)
+    train, test = (
+        Samples(np.concatenate([one.inputs for one in half]), np.concatenate([one.targets for one in half]))
+        for half in ([ward.train for ward in wards], [ward.test for ward in wards])
+    )
+    return Scenario(Mlp(test, hidden=hidden, classes=2) if model is None else model(test), shard(train, parts))
+
+
+def _apportioned(sizes: Sequence[int], m: int) -> list[int]:
+    """m clients in proportion to the sizes, at least one each: one by one to where there are most samples per client."""
+    clients = [1] * len(sizes)
+    for _ in range(m - len(sizes)):
+        clients[max(range(len(sizes)), key=lambda k: sizes[k] / (clients[k] + 1))] += 1
+    return clients
 
 
 @lru_cache(maxsize=1)
@@ -117,8 +190,149 @@ def _images(load: Callable[[], datasets.Images]) -> datasets.Images:
 
 
 DATA: dict[str, Callable[..., Scenario]] = {
-    make.__name__: make for make in (synthesized, heterogeneous, mnist, fashion_mnist)
+    make.__name__: make for make in (synthesized, heterogeneous, mnist, fashion_mnist, heart_disease)
 }
+
+
+# Models
+
+
+def mlp(samples_to_test: Samples, *, hidden: int = 32) -> Task:
+    """One hidden layer of ReLU units and a softmax, for samples with classes.
+
+    samples_to_test  whose accuracy is measured
+    hidden           the number of hidden units
+
+    >>> mlp(Samples(np.eye(3), np.array([0, 1, 1])), hidden=4).d
+    26
+    """
+    return Mlp(samples_to_test, hidden=hidden, classes=int(samples_to_test.targets.max()) + 1)
+
+
+def linear_regression(samples_to_test: Samples) -> Task:
+    """A linear model and squared errors, for samples with numbers as targets.
+
+    samples_to_test  whose error is measured
+
+    >>> linear_regression(Samples(np.eye(2), np.array([3.0, 4.0]))).d
+    2
+    """
+    return LinearRegression(samples_to_test)
+
+
+MODELS: dict[str, Callable[..., Any]] = {make.__name__: make for make in (mlp, linear_regression)}
+
+
+def task_of(made: Any, samples: Samples, name: str = "model") -> Task:
+    """The task that a user's model makes: itself, or a torch module with its loss.
+
+    made     a task; a torch module; or a module and its loss, (outputs, targets) -> one loss per sample. Without a loss,
+             cross-entropy for targets that are classes, and half of the squared error otherwise
+    samples  to measure on
+    name     what errors call it
+    """
+    if all(hasattr(made, word) for word in ("initial", "gradients", "evaluate")):
+        task: Task = made
+        return task
+    module, criterion = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not hasattr(module, "named_parameters"):
+        raise TypeError(
+            f"{name} must return a torch module, (module, loss), or a task such as fedhold.lab.Mlp, got "
+            f"{type(made).__name__}. Return the module itself: `return torch.nn.Sequential(...)`."
+        )
+    module.eval()  # Dropout would draw outside of the run's seed.
+    return TorchTask(module, criterion or _usual_loss(samples), samples)
+
+
+def _usual_loss(samples: Samples) -> Criterion:
+    def squares(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs.reshape(len(targets), -1)[:, 0] - targets) ** 2 / 2
+
+    def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    return cross_entropy if samples.targets.dtype.kind in "iu" else squares
+
+
+# What users hand over
+
+
+def samples_of(given: Any, name: str = "data") -> Samples:
+    """Samples from what a user's data function returns for training or for testing.
+
+    given  Samples; a pair of arrays (inputs, targets), with a row of inputs for every target; or a torch Dataset of pairs
+           (input, target), or any other sequence of such pairs. Inputs of any shape become rows
+    name   what errors call it
+
+    >>> samples_of((np.zeros((4, 2, 3)), [0, 1, 1, 0])).inputs.shape
+    (4, 6)
+    """
+    if isinstance(given, Samples):
+        return given
+    if isinstance(given, tuple) and len(given) == 2:
+        inputs, targets = np.asarray(given[0]), np.asarray(given[1])
+    elif hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+        count = len(given)
+        require(0 < count <= LARGEST, name, needs=f"1 to {LARGEST} samples", remedy="Take part of it.", samples=count)
+        items = [given[i] for i in range(count)]
+        inputs = np.stack([np.asarray(item[0]) for item in items])
+        targets = np.array([np.asarray(item[1]).item() for item in items])
+    else:
+        raise TypeError(
+            f"{name} must be (inputs, targets), a torch Dataset or Samples, got {type(given).__name__}. Return "
+            "(inputs, targets), (test_inputs, test_targets)."
+        )
+    rows = inputs.reshape(len(inputs), -1) if inputs.ndim else inputs
+    fits = (
+        inputs.ndim > 0
+        and targets.shape == (len(inputs),)
+        and inputs.dtype.kind in "fiu"
+        and targets.dtype.kind in "fiu"
+    )
+    remedy = "Numbers only; for classes, whole numbers from 0."
+    met = {"inputs": inputs.shape, "targets": targets.shape, "dtypes": f"{inputs.dtype}, {targets.dtype}"}
+    require(fits, name, needs="a row of inputs and one target for every sample", remedy=remedy, **met)
+    finite = bool(np.isfinite(rows).all() and np.isfinite(targets).all())
+    require(finite, name, needs="finite numbers", remedy="Fill in or leave out what is missing.", samples=len(rows))
+    if targets.dtype.kind in "iu":
+        require(targets.min() >= 0, name, needs="classes from 0", remedy="Number them 0, 1, ...", least=targets.min())
+        targets = targets.astype(np.int64)
+    return Samples(rows, targets)
+
+
+def checked_parts(parts: Any, m: int, total: int, name: str) -> list[Indices]:
+    """What a partition returned; an error unless it gives each of m clients some samples, and none of them twice.
+
+    parts  m arrays of indices
+    m      the number of clients
+    total  the number of samples
+    name   what errors call it
+
+    >>> checked_parts([[0, 2], [1]], 2, 3, "mine")
+    [array([0, 2]), array([1])]
+    """
+    try:
+        found = [np.asarray(part) for part in parts]
+    except TypeError:
+        found = []
+    remedy = "Return a list of m arrays of indices, such as np.array_split(rng.permutation(len(labels)), m)."
+    require(len(found) == m, name, needs=f"to return {m} arrays, one per client", remedy=remedy, returned=len(found))
+    for i, part in enumerate(found):
+        whole = part.ndim == 1 and part.size > 0 and part.dtype.kind in "iu"
+        require(
+            whole, name, needs="indices for every client", remedy=remedy, client=i, shape=part.shape, dtype=part.dtype
+        )
+    every: NDArray[Any] = np.concatenate(found)
+    inside = bool((every >= 0).all() and (every < total).all())
+    require(inside, name, needs=f"indices from 0 to {total - 1}", remedy=remedy, least=every.min(), largest=every.max())
+    counts = np.bincount(every, minlength=total)
+    require(counts.max() <= 1, name, needs="every sample at most once", remedy=remedy, sample=counts.argmax())
+    return [part.astype(np.intp, copy=False) for part in found]
+
+
+# Together
 
 
 def prepare(
@@ -128,27 +342,96 @@ def prepare(
     seed: int,
     data_options: Mapping[str, Any] | None = None,
     partition_options: Mapping[str, Any] | None = None,
+    *,
+    model: str | None = None,
+    model_options: Mapping[str, Any] | None = None,
 ) -> Scenario:
     """The task and the shards of a scenario. The last one made is kept, since the runs of a grid often share it.
 
-    data, partition    keys of DATA and PARTITIONS
-    m, seed            the number of clients, and the seed of samples and partition
-    data_options       keyword arguments of the function in DATA
-    partition_options  keyword arguments of the function in PARTITIONS
+    data, partition    keys of DATA and PARTITIONS, with parameters as in "dirichlet(alpha=0.1)"; or module:name
+    m, seed            the number of clients, and the seed of samples, partition and first model
+    data_options       further keyword arguments of the function in DATA
+    partition_options  further keyword arguments of the function in PARTITIONS
+    model              a key of MODELS, or module:name; by default the usual one for the data
+    model_options      further keyword arguments of the model
 
-    >>> prepare("synthesized", "random_cuts", 4, 0, {"samples": 20}).shards.m
+    >>> prepare("synthesized(samples=20)", "random_cuts", 4, 0).shards.m
     4
     """
     return _prepare(
-        data, partition, m, seed, tuple((data_options or {}).items()), tuple((partition_options or {}).items())
+        *(data, partition, m, seed, model),
+        *(tuple((options or {}).items()) for options in (data_options, partition_options, model_options)),
     )
 
 
 @lru_cache(maxsize=1)
 def _prepare(
-    data: str, partition: str, m: int, seed: int, data_options: tuple[Any, ...], partition_options: tuple[Any, ...]
+    data: str,
+    partition: str,
+    m: int,
+    seed: int,
+    model: str | None,
+    data_options: tuple[Any, ...],
+    partition_options: tuple[Any, ...],
+    model_options: tuple[Any, ...],
 ) -> Scenario:
-    def cut(labels: Labels | int, clients: int, rng: np.random.Generator) -> list[Indices]:
-        return PARTITIONS[partition](labels, clients, rng, **dict(partition_options))
+    cutter, parameters = _found(partition, "partition", PARTITIONS, partition_options)
 
-    return DATA[data](seed, cut, m, **dict(data_options))
+    def cut(labels: Labels | int, clients: int, rng: np.random.Generator) -> list[Indices]:
+        total = labels if isinstance(labels, int) else len(labels)
+        return checked_parts(cutter(labels, clients, rng, **parameters), clients, total, partition)
+
+    chosen = None if model is None else _model(model, seed, model_options)
+    make, own = _found(data, "data", DATA, data_options)
+    accepted = inspect.signature(make).parameters
+    if chosen is not None and "hidden" in own:
+        raise ValueError(f"{data}: hidden is for the usual model, and {model} takes its place. Leave one of them out.")
+    given = {"seed": seed, "cut": cut, "m": m, "model": chosen}
+    made = make(**{name: value for name, value in given.items() if name in accepted}, **own)
+    if isinstance(made, Scenario):
+        if chosen is not None and "model" not in accepted:
+            raise ValueError(
+                f"{data} has a model of its own. Leave model = {model!r} out, or return samples from {data}."
+            )
+        return made
+    return _dealt(made, data, cut, m, seed, chosen)
+
+
+def _found(
+    text: str, what: str, known: Mapping[str, Callable[..., Any]], options: tuple[Any, ...]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    call = written(text, what)
+    return function_named(call.name, what, known), {**call.parameters, **dict(options)}
+
+
+def _model(text: str, seed: int, options: tuple[Any, ...]) -> Model:
+    """Makes the task from samples; a torch module draws its first parameters from the run's seed."""
+    make, parameters = _found(text, "model", MODELS, options)
+
+    def build(samples: Samples) -> Task:
+        given = {"samples_to_test": samples} if "samples_to_test" in inspect.signature(make).parameters else {}
+        if text.partition("(")[0] in MODELS or find_spec("torch") is None:
+            return task_of(make(**given, **parameters), samples, text)
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(chance(seed, Purpose.INITIAL).integers(2**63)))
+            return task_of(make(**given, **parameters), samples, text)
+
+    return build
+
+
+def _dealt(made: Any, name: str, cut: Cut, m: int, seed: int, model: Model | None) -> Scenario:
+    """A scenario from the samples that a user's data function returned."""
+    if not isinstance(made, tuple | list) or len(made) != 2:
+        raise TypeError(
+            f"{name} must return two things, the samples to train on and those to test on, got {type(made).__name__}. "
+            "Return (inputs, targets), (test_inputs, test_targets)."
+        )
+    train, test = samples_of(made[0], f"{name}, to train on"), samples_of(made[1], f"{name}, to test on")
+    classes = train.targets.dtype.kind in "iu"
+    parts = cut(train.targets if classes else len(train), m, chance(seed, Purpose.PARTITION))
+    if model is None and classes:
+        highest = int(max(train.targets.max(), test.targets.max()))
+        return Scenario(Mlp(test, classes=highest + 1), shard(train, parts))
+    return Scenario(LinearRegression(test) if model is None else model(test), shard(train, parts))

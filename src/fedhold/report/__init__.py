@@ -23,6 +23,7 @@ from fedhold.report.heatmap import (
     groups,
     weight_map,
 )
+from fedhold.report.matrix import Entry, Facet, Matrix
 from fedhold.report.pages import Block, Cards, Folded, Heading, Pair, Paragraph, Section, Source, page
 from fedhold.report.tables import Table, file_paths, write_tables
 from fedhold.report.terminal import print_line, print_table, table_of
@@ -40,8 +41,11 @@ __all__ = [
     "Chart",
     "Curve",
     "Drawing",
+    "Entry",
+    "Facet",
     "Folded",
     "Heading",
+    "Matrix",
     "Pair",
     "Paragraph",
     "Section",

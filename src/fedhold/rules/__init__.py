@@ -8,13 +8,13 @@ from a mixing, the matrix that makes new rows from the clients. Imports: `fedhol
     selection.py      geometry rules: krum, multi_krum, bulyan, minimum_diameter_averaging, monna
     spectral.py       geometry rules: spectral_filter, covariance_agnostic_filter, smea, divide_and_conquer
     directions.py     geometry rules that look from 0: comparative_gradient_elimination, sign_guard, fl_trust, fools_gold
-    columns.py        column rules: median, trimmed_mean, mean_around_median, phocas
+    columns.py        column rules: median, trimmed_mean, mean_around_median, phocas; and `by_columns` for a rule of your own
     mixing.py         what may be done to the clients before a rule sees them
 """
 
-from fedhold.rules.columns import mean_around_median, median, phocas, trimmed_mean
+from fedhold.rules.columns import by_columns, mean_around_median, median, phocas, trimmed_mean
 from fedhold.rules.declaration import Bound, Declaration, declaration_of, declares
-from fedhold.rules.directions import Rescaled, comparative_gradient_elimination, fl_trust, fools_gold, sign_guard
+from fedhold.rules.directions import comparative_gradient_elimination, fl_trust, fools_gold, sign_guard
 from fedhold.rules.m_estimators import centered_clipping, geometric_median, huber, mean, median_of_means
 from fedhold.rules.mixing import adaptive_clipping, bucketing, clipping, nearest_neighbour_mixing, screen
 from fedhold.rules.selection import bulyan, krum, minimum_diameter_averaging, monna, multi_krum
@@ -23,10 +23,10 @@ from fedhold.rules.spectral import covariance_agnostic_filter, divide_and_conque
 __all__ = [
     "Bound",
     "Declaration",
-    "Rescaled",
     "adaptive_clipping",
     "bucketing",
     "bulyan",
+    "by_columns",
     "centered_clipping",
     "clipping",
     "comparative_gradient_elimination",

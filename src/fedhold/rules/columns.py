@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
 from fedhold.errors import integer
 from fedhold.geometry import Geometry
+from fedhold.kernels import Block, NumpyKernels, Vector
 from fedhold.rules.declaration import Bound, declares
 from fedhold.updates import Columnwise
 
-__all__ = ["mean_around_median", "median", "phocas", "trimmed_mean"]
+__all__ = ["by_columns", "mean_around_median", "median", "phocas", "trimmed_mean"]
 
 
 @declares(view="columns")
@@ -73,3 +80,38 @@ def phocas(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
     """
     f = integer(f, "f")
     return Columnwise(lambda kernels, block: kernels.mean_around_trimmed_mean(block, f))
+
+
+def by_columns(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a column rule of a function that maps a block of columns to one row, as a decorator.
+
+    function  (block, parameters by name) -> row. The block is an (m, b) array with a row for every client and some columns of
+              its update; what comes back has b numbers, one for each column. Columns come in blocks of any width, so that a
+              row must not depend on other columns. Blocks may come in several threads, and must not be modified
+
+    >>> import numpy as np
+    >>> from fedhold import aggregate
+    >>> @by_columns
+    ... def midrange(block):
+    ...     return (block.min(axis=0) + block.max(axis=0)) / 2
+    >>> aggregate(np.array([[1.0, 9.0], [2.0, 8.0], [5.0, 5.0]]), midrange).value
+    array([3., 7.])
+    """
+
+    @declares(view="columns")
+    @wraps(function)
+    def rule(geometry: Geometry, **parameters: Any) -> Columnwise:  # noqa: ARG001
+        def row_of(kernels: NumpyKernels, block: Block) -> Vector:  # noqa: ARG001
+            row = np.asarray(function(block, **parameters))
+            numbers = row.shape == block.shape[1:] and row.dtype.kind in "fiub"
+            # The first look meets clients that will be rejected for numbers that are not finite; its row is then made again.
+            if not numbers or not (np.isfinite(row).all() or not np.isfinite(block).all()):
+                raise ValueError(
+                    f"{function.__name__} must return one finite number per column, shape {block.shape[1:]}, got shape "
+                    f"{row.shape} of {row.dtype}. Reduce over the clients: block.mean(axis=0), say."
+                )
+            return row.astype(np.float64, copy=False)
+
+        return Columnwise(row_of)
+
+    return rule

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, require
-from fedhold.geometry import Geometry, Solved, normalised
+from fedhold.geometry import Geometry, Rescaled, Solved, normalised
 from fedhold.kernels import Matrix, Vector, Weights, length
 from fedhold.rules.declaration import Bound, declares
 from fedhold.rules.m_estimators import huber
 from fedhold.rules.selection import equal_weights
 
-__all__ = ["Rescaled", "comparative_gradient_elimination", "fl_trust", "fools_gold", "sign_guard"]
+__all__ = ["comparative_gradient_elimination", "fl_trust", "fools_gold", "sign_guard"]
 
 SHIFTS = 300  # the most steps of mean shift; most points take fewer than ten
 STILL = 1e-3  # bandwidths. A point that moves by less has arrived.
 CERTAIN = 0.99  # the largest trust that FoolsGold's logit is taken of, which would be infinite at 1
-
-
-@dataclass(frozen=True, eq=False)
-class Rescaled:
-    """What a rule returns that changes lengths before it averages: the value is sum_i weights_i factors_i X_i.
-
-    factors  what every client's update is multiplied by
-    weights  of the multiplied updates; they sum to 1
-    """
-
-    factors: Vector
-    weights: Weights
 
 
 @declares(centres=False, from_zero=True, bound=Bound(2, 1))

@@ -42,6 +42,7 @@ from fedhold.updates.passes import (
     sampled_gram,
     signs_of,
     squared_distances_to,
+    summed,
     swept,
 )
 
@@ -75,5 +76,6 @@ __all__ = [
     "save_update",
     "signs_of",
     "squared_distances_to",
+    "summed",
     "swept",
 ]

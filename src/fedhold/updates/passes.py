@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,7 @@ __all__ = [
     "sampled_gram",
     "signs_of",
     "squared_distances_to",
+    "summed",
     "swept",
 ]
 
@@ -339,6 +341,20 @@ def squared_distances_to(updates: Updates, place: Vector) -> Vector:
     """|X_i - place|^2 of every client, by subtraction."""
     kernels = updates.kernels
     return updates.sum(lambda block, at: kernels.squared_distances(block, place[at]), kernels.measuring())
+
+
+def summed(updates: Updates, measure: Callable[[Block, slice], Any]) -> NDArray[np.float64]:
+    """The sum of measure(block, columns) over all blocks; `measure` comes from a caller, so that its answers are checked."""
+
+    def kernel(block: Block, at: slice) -> NDArray[np.float64]:
+        found = np.array(measure(block, at), dtype=np.float64)  # A copy: the sum is made in place.
+        if not np.isfinite(found).all():
+            raise ValueError(
+                f"measure gave numbers that are not finite for {block.shape[1]} columns. Sum finite numbers."
+            )
+        return found
+
+    return replace(updates, wide=False).sum(kernel, updates.kernels.squaring())
 
 
 def gram_around(updates: Updates, place: Vector) -> Matrix:

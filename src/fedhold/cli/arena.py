@@ -1,0 +1,87 @@
+"""fedhold arena: every rule against every attack, and the leaderboard."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedhold.cli.errors import usage_errors
+from fedhold.report import print_table, table_of
+
+if TYPE_CHECKING:
+    from fedhold.lab import Standings
+
+QUICK_MINUTES = 4.5  # of running; the page is written after that
+
+
+def arena(
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A TOML file with parts of your own: rule, attack, data, partition, ...", show_default=False
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small data, one seed: within 5 minutes on two cores.")
+    ] = False,
+    rule: Annotated[
+        list[str] | None, typer.Option(help="One more rule: a spec, or module:name.", show_default=False)
+    ] = None,
+    attack: Annotated[list[str] | None, typer.Option(help="One more attack.", show_default=False)] = None,
+    data: Annotated[list[str] | None, typer.Option(help="One more data set.", show_default=False)] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Keep the settings, rules or attacks with this in their names.", show_default=False),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many; 3 unless given, 1 with --quick.", show_default=False)
+    ] = None,
+    momentum: Annotated[float, typer.Option(help="Of the clients' answers.")] = 0.0,
+    jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
+    cluster: Annotated[
+        str | None, typer.Option(help="Run on a Dask cluster: its scheduler's address.", show_default=False)
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so long; 0 writes the page of what is there.", show_default=False)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where results and page go; found again next time.")] = Path("arena"),
+) -> None:
+    """Every rule against every attack, on several data sets: a leaderboard and a matrix. When killed, it can be run again."""
+    from fedhold.lab import Arena, DataError, Standings, Store, read_parts, run_arena, write_arena
+
+    console = Console(highlight=False)
+    with usage_errors(DataError, TypeError, ImportError):
+        whole = Arena.registered(quick=quick)
+        if config is not None:
+            whole = whole.joined(read_parts(config))
+        more = {"rule": rule or [], "attack": attack or [], "data": data or []}
+        numbers = {"seeds": seeds} if seeds is not None else {}
+        options = {"options": {"momentum": momentum}} if momentum else {}
+        whole = whole.joined({**more, **numbers, **options}).narrowed(only or [])
+        store = Store(out / "results", f"fedhold arena --out {out}")
+        limit = (QUICK_MINUTES if quick else math.inf) if minutes is None else minutes
+        failures = run_arena(whole, store, jobs=jobs, cluster=cluster, seconds=60 * limit)
+        standings = Standings(whole, store, failures)
+        _print(console, standings)
+        path = write_arena(out, standings)
+    console.print(f"Page: {path}")
+    if failures:
+        console.print(f"{len(failures)} runs failed; the first:\n{next(iter(failures.values()))}")
+        raise typer.Exit(1)
+
+
+def _print(console: Console, standings: Standings) -> None:
+    """The leaderboards, in short."""
+    for skewed, title in ((False, "Without label skew"), (True, "Label skew")):
+        table = table_of("rule", "", "worst", "rank", "no attack", numbers=("worst", "rank", "no attack"))
+        for place in standings.places(skewed=skewed):
+            mark = "told f" if place.told else ""
+            table.add_row(place.rule, mark, str(place.worst), str(place.rank), str(place.unharmed))
+        print_table(console, title, table)
+    done, whole = int(standings.complete.sum()), standings.complete.size
+    if done < whole:
+        console.print(f"{done} of {whole} columns are complete. The same command goes on from here.")

@@ -1,0 +1,337 @@
+"""Standings of an arena: what each rule keeps of what averaging learns where nobody lies.
+
+    kept = (metric - before) / (best - before)
+
+with `before` the metric of the model before learning, and `best` that of the plain mean at the end of the same rounds on the
+same data without an attack. 1 is as good as averaging among honest clients, 0 is nothing learnt or worse; it is the same scale
+for accuracies and for errors of a regression. Where a rule's bound refuses a cell, or a run fails, it keeps 0: a server that
+chose this rule would have nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhold.kernels import Vector
+from fedhold.lab.arena import Arena, told
+from fedhold.lab.experiment import Experiment
+from fedhold.lab.results import Result, Store
+from fedhold.report import Block, Entry, Facet, Folded, Heading, Matrix, Paragraph, Section, Table, page, write_tables
+from fedhold.storage import write_whole
+
+NO_ATTACK = "no attack"
+SAME = 1e-3  # of what averaging learns: rules that differ by less share a rank
+FLAT = 1e-6  # a reference that learns less than this says nothing about rules
+TOLD = "told f"
+USUAL, SKEWED = "without label skew", "label skew"
+HOW = (
+    "A number is the share that a rule keeps of what plain averaging learns where nobody lies: 1 is as good, 0 is nothing "
+    "learnt. The worst case is the least over all attacks, fractions of liars and data sets; refused cells count as 0. Ranks "
+    "are among all rules in each cell, 1 the best, and rules within 0.001 share theirs. In brackets: the least and the largest "
+    "over seeds. Rules marked 'told f' know the true number of liars, as no server does; without an attack they know it is 0."
+)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds, with the least and the largest."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Interval:
+        """Of one number per seed; NaN where there are none."""
+        found = [value for value in values if not np.isnan(value)]
+        return cls(float(np.mean(found)), min(found), max(found)) if found else cls(*(3 * (float("nan"),)))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})" if self.low < self.high else f"{self.mean:.2f}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The standing of one rule.
+
+    rule       without the number of liars that it is told
+    told       whether it is told that number
+    worst      the least it keeps, over all cells
+    rank       its mean rank over all cells
+    mean       the mean of what it keeps
+    unharmed   what it keeps without an attack, as a mean over data sets
+    by_liars   the worst for each fraction of liars
+    refused    in how many cells, of all, its bound did not hold
+    """
+
+    rule: str
+    told: bool
+    worst: Interval
+    rank: Interval
+    mean: Interval
+    unharmed: Interval
+    by_liars: tuple[float, ...]
+    refused: tuple[int, int]
+
+
+class Standings:
+    """What is there of an arena.
+
+    arena     what is compared
+    store     where its results are
+    failures  runs that failed, with their tracebacks; they count as nothing learnt
+    """
+
+    def __init__(self, arena: Arena, store: Store, failures: Mapping[Experiment, str] | None = None) -> None:
+        self.arena, self.failures = arena, dict(failures or {})
+        self.labels = [label_of(rule) for rule in arena.rules]
+        shape = (len(arena.rules), len(arena.settings), len(arena.attacks) + 1, len(arena.epsilons), len(arena.seeds))
+        self.kept: NDArray[np.float64] = np.full(shape, np.nan)  # NaN where a run is missing
+        self.refused = np.zeros(shape, dtype=bool)
+        self.results: dict[tuple[int, ...], Result] = {}
+        self.flat: list[str] = []
+        for s in range(len(arena.settings)):
+            for k in range(len(arena.seeds)):
+                self._read(store, s, k)
+
+    def _read(self, store: Store, s: int, k: int) -> None:
+        """Fill in the cells of one setting and seed; column 0 of the attacks is that without one."""
+        arena = self.arena
+        setting, seed = arena.settings[s], arena.seeds[k]
+        reference = arena.experiment(setting, "mean", None, 0.0, seed)
+        before, best = (_end(store, run) for run in (arena.still(setting, seed), reference))
+        if before is None or best is None:
+            return
+        if abs(best - before) < FLAT:
+            self.flat.append(f"{setting.label}, seed {seed}")
+            return
+        for r, rule in enumerate(arena.rules):
+            for a, attack in enumerate((None, *arena.attacks)):
+                for e, epsilon in enumerate(arena.epsilons):
+                    if attack is None and e > 0:
+                        self.kept[r, s, 0, e, k] = self.kept[r, s, 0, 0, k]
+                        continue
+                    run = arena.experiment(setting, rule, attack, 0.0 if attack is None else epsilon, seed)
+                    result = store.find(run)
+                    if result is None:
+                        self.kept[r, s, a, e, k] = 0.0 if run in self.failures else np.nan
+                        continue
+                    self.results[r, s, a, e, k] = result
+                    self.refused[r, s, a, e, k] = bool(result.infeasible)
+                    self.kept[r, s, a, e, k] = _kept(result.end, before, best)
+
+    @property
+    def runs(self) -> int:
+        """How many runs are there."""
+        return len(self.results)
+
+    @cached_property
+    def complete(self) -> NDArray[np.bool_]:
+        """(settings, attacks, epsilons, seeds) where every rule has been run: only there can rules be compared."""
+        return np.logical_not(np.isnan(self.kept).any(axis=0))
+
+    @cached_property
+    def ranks(self) -> NDArray[np.float64]:
+        """The rank of every rule in every cell; those that share a rank have the mean of theirs."""
+        kept = np.round(self.kept / SAME)
+        better = (kept[None] > kept[:, None]).sum(axis=1)
+        equal = (kept[None] == kept[:, None]).sum(axis=1)
+        return 1 + better + (equal - 1) / 2
+
+    def places(self, *, skewed: bool) -> list[Place]:
+        """The rules by their worst case, the best first.
+
+        skewed  judge by the settings with label skew; else by the others
+        """
+        chosen = [s for s, setting in enumerate(self.arena.settings) if setting.skewed == skewed]
+        there = self.complete[chosen]
+        if not there[:, 1:].any():
+            return []
+        places = [self._place(r, chosen, there) for r in range(len(self.arena.rules))]
+        return sorted(places, key=lambda place: (-round(place.worst.mean, 3), place.rank.mean))
+
+    def _place(self, r: int, chosen: list[int], there: NDArray[np.bool_]) -> Place:
+        kept, attacked = self.kept[r, chosen], there[:, 1:]
+        seeds = range(kept.shape[-1])
+
+        def over_seeds(values: NDArray[np.float64], where: NDArray[np.bool_], worst: bool) -> Interval:
+            found = [values[..., k][where[..., k]] for k in seeds]
+            return Interval.of(float(one.min() if worst else one.mean()) for one in found if one.size)
+
+        by_liars = [
+            over_seeds(kept[:, 1:, e], attacked[:, :, e], worst=True).mean for e in range(len(self.arena.epsilons))
+        ]
+        refused = self.refused[r, chosen][:, 1:][attacked]
+        return Place(
+            rule=self.labels[r],
+            told=told(self.arena.rules[r]),
+            worst=over_seeds(kept[:, 1:], attacked, worst=True),
+            rank=over_seeds(self.ranks[r, chosen][:, 1:], attacked, worst=False),
+            mean=over_seeds(kept[:, 1:], attacked, worst=False),
+            unharmed=over_seeds(kept[:, 0, 0], there[:, 0, 0], worst=False),
+            by_liars=tuple(by_liars),
+            refused=(int(refused.sum()), int(refused.size)),
+        )
+
+    def table(self, *, skewed: bool) -> Table:
+        """The leaderboard, for pages and files."""
+        places = self.places(skewed=skewed)
+        liars = [f"worst at {epsilon:.0%}" for epsilon in self.arena.epsilons]
+        header = ("rule", "knows", "worst case", "mean rank", "mean", NO_ATTACK, *liars, "refused")
+        rows = [
+            (
+                *(place.rule, TOLD if place.told else "", str(place.worst), str(place.rank), str(place.mean)),
+                *(str(place.unharmed), *(f"{value:.2f}" for value in place.by_liars), _share(place.refused)),
+            )
+            for place in places
+        ]
+        return Table(f"leaderboard, {SKEWED if skewed else USUAL}", header, rows)
+
+    def matrix(self) -> Matrix:
+        """Rules x attacks, to be filtered by setting and fraction of liars, with the curves behind."""
+        arena = self.arena
+        groups: dict[str, list[int]] = {USUAL: [], SKEWED: []}
+        for s, setting in enumerate(arena.settings):
+            groups[SKEWED if setting.skewed else USUAL].append(s)
+        epsilons = [f"{epsilon:.0%} of clients lie" for epsilon in arena.epsilons]
+        cells = [tuple(map(int, cell)) for cell in np.argwhere(~np.isnan(self.kept).all(axis=-1))]
+        return Matrix(
+            "Rules x attacks",
+            [(label, TOLD if told(rule) else "") for label, rule in zip(self.labels, arena.rules, strict=True)],
+            [NO_ATTACK, *arena.attacks],
+            [
+                Facet("setting", [setting.label for setting in arena.settings], {k: v for k, v in groups.items() if v}),
+                Facet("liars", epsilons, {}),
+            ],
+            [self._axis(s) for s in range(len(arena.settings))],
+            [self._entry(*cell) for cell in cells],
+        )
+
+    def _axis(self, s: int) -> tuple[str, list[int]]:
+        """The metric of a setting, and the rounds in which it was measured."""
+        for (_, at, *_), result in self.results.items():
+            if at == s and not result.infeasible:
+                values = result.series[result.metric]
+                return result.metric, [t for t, value in enumerate(values, 1) if value is not None] or [len(values)]
+        return "", []
+
+    def _entry(self, r: int, s: int, a: int, e: int) -> Entry:
+        values = self.kept[r, s, a, e]
+        values = values[~np.isnan(values)]
+        shown = 0 if a == 0 else e  # Without an attack all fractions of liars are the same run.
+        runs = [run for k in range(self.kept.shape[-1]) if (run := self.results.get((r, s, a, shown, k))) is not None]
+        refused = any(run.infeasible for run in runs)
+        ends = [end for run in runs if (end := run.end) is not None]
+        return Entry(
+            *(r, a, (s, e), float(values.mean()), float(values.min()), float(values.max())),
+            mark="refused" if refused else "" if runs else "failed",
+            end=float(np.mean(ends)) if ends and len(ends) == len(runs) else None,
+            curve=() if refused else _curve(runs, self._rounds[s]),
+        )
+
+    @cached_property
+    def _rounds(self) -> list[list[int]]:
+        return [self._axis(s)[1] for s in range(len(self.arena.settings))]
+
+    def reasons(self) -> Table:
+        """Why cells were refused or failed: each reason once, with how often."""
+        counts: dict[tuple[str, str, str], int] = {}
+        for (r, *_), result in self.results.items():
+            if result.infeasible:
+                key = (self.labels[r], "refused", result.infeasible)
+                counts[key] = counts.get(key, 0) + 1
+        for run, traceback in self.failures.items():
+            key = (run.rule, "failed", traceback.strip().splitlines()[-1])
+            counts[key] = counts.get(key, 0) + 1
+        return Table(
+            "refused", ("rule", "what", "why", "runs"), [(*key, n) for key, n in counts.items()], long=("why",)
+        )
+
+    def numbers(self) -> Table:
+        """Every cell: what is kept over seeds."""
+        rows = []
+        for entry in self.matrix().entries:
+            setting, epsilon = self.arena.settings[entry.facets[0]], self.arena.epsilons[entry.facets[1]]
+            attack = NO_ATTACK if entry.column == 0 else self.arena.attacks[entry.column - 1]
+            if entry.column == 0 and entry.facets[1] > 0:
+                continue
+            where = (setting.data, setting.partition, attack, 0.0 if entry.column == 0 else epsilon)
+            told_f = TOLD if told(self.arena.rules[entry.row]) else ""
+            rows.append(
+                (self.labels[entry.row], told_f, *where, entry.value, entry.low, entry.high, entry.end, entry.mark)
+            )
+        header = ("rule", "knows", "data", "partition", "attack", "epsilon", "kept", "low", "high", "metric", "mark")
+        return Table("cells", header, rows)
+
+
+def label_of(rule: str) -> str:
+    """The name of a rule of an arena, without the number of liars that it is told.
+
+    >>> label_of("nearest_neighbour_mixing(f={f}) | krum(f={f})")
+    'nearest_neighbour_mixing | krum'
+    """
+    return rule.replace("(f={f})", "").replace("f={f}, ", "").replace(", f={f}", "")
+
+
+def write_arena(directory: Path, standings: Standings, *, title: str = "The arena") -> Path:
+    """Write arena.html and numbers/*.csv into `directory`; return the path of the page.
+
+    standings  what came out
+    title      of the page
+    """
+    arena, tables = standings.arena, [standings.table(skewed=skewed) for skewed in (False, True)]
+    whole = standings.complete.size
+    summary = (
+        f"{len(arena.rules)} rules, {len(arena.attacks)} attacks, {len(arena.settings)} settings, {arena.m} clients; "
+        f"{standings.runs} runs. {int(standings.complete.sum())} of {whole} columns are complete, where rules can be compared."
+    )
+    boards: list[Block] = [Paragraph(HOW)]
+    for table in tables:
+        if table.rows:
+            boards += [Heading(table.title.partition(", ")[2]), table]
+    settings = Table(
+        "settings",
+        ("data", "partition", "rounds", "step", "judged"),
+        [(s.data, s.partition, s.rounds, s.step, SKEWED if s.skewed else USUAL) for s in arena.settings],
+    )
+    reasons, notes = standings.reasons(), [f"Not in the arena: {name}, which {why}." for name, why in arena.left_out]
+    notes += [f"Averaging learns nothing there, so that nothing can be compared: {where}." for where in standings.flat]
+    sections = [
+        Section("Leaderboard", boards if len(boards) > 1 else []),
+        Section("Matrix", [standings.matrix()] if standings.runs else []),
+        Section("Settings", [settings, *map(Paragraph, notes)]),
+        Section("Refused and failed", [Folded(f"{len(reasons.rows)} reasons", [reasons])] if reasons.rows else []),
+    ]
+    path = Path(directory) / "arena.html"
+    write_whole(path, page(title, summary, sections).encode())
+    write_tables(path.parent / "numbers", [t for t in (*tables, settings, reasons, standings.numbers()) if t.rows])
+    return path
+
+
+def _end(store: Store, run: Experiment) -> float | None:
+    result = store.find(run)
+    return None if result is None else result.end
+
+
+def _kept(end: float | None, before: float, best: float) -> float:
+    """The share; 0 for a run that diverged, or was refused."""
+    return 0.0 if end is None else float(np.clip((end - before) / (best - before), 0.0, 10.0))
+
+
+def _curve(runs: Sequence[Result], rounds: Sequence[int]) -> tuple[float | None, ...]:
+    """The metric in these rounds, as a mean over seeds; None where a run had diverged."""
+    if not runs:
+        return ()
+    rows: list[list[float | None]] = [[run.series[run.metric][t - 1] for t in rounds] for run in runs]
+    means: Vector = np.array(rows, np.float64).mean(axis=0)
+    return tuple(None if np.isnan(value) else float(value) for value in means)
+
+
+def _share(refused: tuple[int, int]) -> str:
+    return f"{refused[0] / refused[1]:.0%}" if refused[0] else ""

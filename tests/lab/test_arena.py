@@ -1,0 +1,277 @@
+"""The arena: its cells, its standings, and that neither kill -9 nor a cluster changes a number."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from distributed import LocalCluster
+
+from fedhold.lab import ATTACKS, Arena, Experiment, Setting, Standings, Store, run_arena, write_arena
+from fedhold.lab.arena import told
+from fedhold.lab.leaderboard import Interval, label_of
+from fedhold.lab.results import Result
+from fedhold.spec import RULES
+
+EASY = Setting("synthesized(d=4, samples=200)", "balanced", 10, 0.2)
+SKEWED = Setting("synthesized(d=4, samples=200)", "random_cuts", 10, 0.2, skewed=True)
+SMALL = Arena(
+    settings=(EASY, SKEWED),
+    rules=("mean", "huber", "trimmed_mean(f={f})", "bulyan(f={f})"),
+    attacks=("sign_flip", "ipm(scale=5)"),
+    epsilons=(0.1, 0.3),
+    seeds=(0, 1),
+    m=11,
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    made = Store(tmp_path_factory.mktemp("arena"))
+    assert run_arena(SMALL, made, jobs=2, progress=False) == {}
+    return made
+
+
+# The grid
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_registered_rule_and_attack_takes_part(quick):
+    arena = Arena.registered(quick=quick)
+    names = {rule.partition("(")[0] for rule in arena.rules} | {name for name, _ in arena.left_out}
+    assert set(RULES) <= names
+    assert {attack.partition("(")[0] for attack in arena.attacks} <= set(ATTACKS)
+    assert len(arena.attacks) >= 11
+    assert any(setting.skewed for setting in arena.settings)
+
+
+def test_a_rule_that_is_registered_later_takes_part(monkeypatch):
+    def needs_more(geometry, *, root, f): ...
+
+    def new_rule(geometry, *, f): ...
+
+    monkeypatch.setitem(RULES, "new_rule", new_rule)
+    monkeypatch.setitem(RULES, "needs_more", needs_more)
+    arena = Arena.registered(quick=True)
+    assert "new_rule(f={f})" in arena.rules
+    assert ("needs_more", "needs root") in arena.left_out
+
+
+def test_the_full_grid_is_the_one_that_was_asked_for():
+    arena = Arena.registered()
+    assert {setting.data.partition("(")[0] for setting in arena.settings} == {
+        *("synthesized", "heterogeneous", "mnist", "fashion_mnist", "heart_disease"),
+    }
+    partitions = {"balanced", "random_cuts", "dirichlet(alpha=0.1)", "dirichlet(alpha=1)"}
+    assert partitions <= {setting.partition for setting in arena.settings if setting.data.startswith("mnist")}
+    assert arena.epsilons == (0.1, 0.2, 0.3, 0.4)
+    assert {setting.partition for setting in arena.settings if setting.skewed} == {
+        *("dirichlet(alpha=0.1)", "dirichlet(alpha=1)", "by_class(shards=2)"),
+    }
+
+
+def test_rules_that_need_f_are_told_the_truth():
+    runs = SMALL.experiments()
+    assert len(runs) == len(set(runs)) == 2 * 2 * (1 + 4 + 2 * 2 * 4)
+    assert {run.rule for run in runs if run.epsilon == 0.3} == {"mean", "huber", "trimmed_mean(f=3)", "bulyan(f=3)"}
+    assert {run.rule for run in runs if run.epsilon == 0} == {"mean", "huber", "trimmed_mean(f=0)", "bulyan(f=0)"}
+    assert [told(rule) for rule in SMALL.rules] == [False, False, True, True]
+    assert label_of("nearest_neighbour_mixing(f={f}) | krum(f={f})") == "nearest_neighbour_mixing | krum"
+
+
+def test_only_what_is_named():
+    few = SMALL.narrowed(["huber", "ipm"])
+    assert (few.rules, few.attacks, few.settings) == (("huber",), ("ipm(scale=5)",), SMALL.settings)
+    with pytest.raises(ValueError, match="nothing in the arena has 'hubber' in its name"):
+        SMALL.narrowed(["hubber"])
+    with pytest.raises(ValueError, match=r"unknown key 'rules'. Did you mean 'rule'"):
+        SMALL.joined({"rules": "mean"})
+
+
+# Standings
+
+
+def test_standings_by_hand(tmp_path):
+    """Two rules, one attack: kept = (end - before) / (best - before), the worst over cells, ranks in each cell."""
+    arena = replace(SMALL, rules=("mean", "median"), attacks=("ipm",), epsilons=(0.1, 0.3), settings=(EASY,))
+    store = Store(tmp_path)
+    ends = {("mean", 0.0): 2.0, ("median", 0.0): 3.0, ("mean", 0.1): 6.0, ("median", 0.1): 4.0}
+    ends |= {("mean", 0.3): None, ("median", 0.3): 4.0}
+    for seed in arena.seeds:
+        store.put(_result(arena.still(EASY, seed), 10.0))
+        for (rule, epsilon), end in ends.items():
+            store.put(_result(arena.experiment(EASY, rule, "ipm" if epsilon else None, epsilon, seed), end))
+    first, second = Standings(arena, store).places(skewed=False)
+    assert (first.rule, first.worst, first.rank) == ("median", Interval(0.75, 0.75, 0.75), Interval(1.0, 1.0, 1.0))
+    assert first.unharmed.mean == pytest.approx(7 / 8)
+    assert (second.rule, second.worst.mean, second.rank.mean) == ("mean", 0.0, 2.0)
+    assert second.by_liars == (0.5, 0.0)
+    assert second.mean.mean == 0.25
+    assert Standings(arena, store).places(skewed=True) == []
+
+
+def _result(run, end):
+    series = {"rmse": [None] * (run.rounds - 1) + [end], "loss": [1.0] * run.rounds}
+    return Result(run, series, [], None, 0.0, {})
+
+
+def test_refused_cells_keep_nothing_and_are_counted(store):
+    standings = Standings(SMALL, store)
+    places = {place.rule: place for place in standings.places(skewed=False)}
+    assert places["bulyan"].refused == (4, 8)  # m = 11 < 4f + 3 at 30 %, for two attacks and two seeds
+    assert places["bulyan"].worst.mean == 0
+    assert places["bulyan"].by_liars[0] > 0.5
+    assert places["huber"].worst.mean > places["mean"].worst.mean
+    assert places["mean"].unharmed == Interval(1.0, 1.0, 1.0)
+    assert [place.told for place in places.values()] == [
+        place.rule in ("trimmed_mean", "bulyan") for place in places.values()
+    ]
+    reasons = standings.reasons().rows
+    assert [(row[0], row[1]) for row in reasons] == [("bulyan", "refused")]
+    assert "m >= 4f + 3" in reasons[0][2]
+
+
+def test_rules_are_compared_only_where_all_were_run(store, tmp_path):
+    some = Store(tmp_path)
+    for result in store.all():
+        if (result.experiment.rule, result.experiment.attack, result.experiment.seed) != ("huber", "ipm", 1):
+            some.put(result)
+    standings = Standings(SMALL, some)
+    assert standings.complete.sum() == Standings(SMALL, store).complete.sum() - 2 * 2
+    assert len(standings.places(skewed=False)) == 4
+
+
+def test_a_failed_run_keeps_nothing(store, tmp_path):
+    failing = SMALL.experiment(EASY, "huber", "sign_flip", 0.1, 0)
+    some = Store(tmp_path)
+    for result in store.all():
+        if result.experiment != failing:
+            some.put(result)
+    standings = Standings(SMALL, some, {failing: "Traceback\nKeyError: 'mine'"})
+    assert standings.complete.all()
+    assert ("huber", "failed", "KeyError: 'mine'", 1) in standings.reasons().rows
+    assert min(place.worst.low for place in standings.places(skewed=False) if place.rule == "huber") == 0
+
+
+def test_the_page_and_its_numbers(store, tmp_path):
+    page = write_arena(tmp_path, Standings(SMALL, store)).read_text()
+    for word in ("Leaderboard", "label skew", "told f", "refused", "m &gt;= 4f + 3", "ipm(scale=5)"):
+        assert word in page
+    cells = (tmp_path / "numbers" / "cells.csv").read_text().splitlines()
+    assert len(cells) == 1 + 2 * 4 * (1 + 2 * 2)
+    assert any(line.endswith("refused") for line in cells)
+
+
+# Resumed, killed, and on a cluster
+
+
+KILLED = Arena(
+    settings=(Setting("synthesized(d=4, samples=200)", "balanced", 20, 0.2),),
+    rules=("mean", "huber"),
+    attacks=("ipm",),
+    epsilons=(0.2,),
+    seeds=tuple(range(8)),
+    m=10,
+)
+SCRIPT = f"""
+import sys
+from pathlib import Path
+from fedhold.lab import Arena, Setting, Store, run_arena
+if __name__ == "__main__":
+    run_arena({KILLED!r}, Store(Path(sys.argv[1])), jobs=2)
+"""
+
+
+def test_kill_9_loses_nothing_that_was_stored(tmp_path):
+    script, folder = tmp_path / "script.py", tmp_path / "results"
+    script.write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(folder)], stderr=subprocess.PIPE, start_new_session=True
+    )
+    deadline = time.monotonic() + 300
+    while len(list(folder.glob("*.json"))) < 5:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+    store = Store(folder)
+    runs = KILLED.experiments()
+    there = [run for run in runs if store.has(run)]
+    assert 5 <= len(there) < len(runs)
+    assert len(there) == len(list(folder.glob("*.json")))  # every file is whole
+    kept = {run: store.path(run).stat().st_mtime_ns for run in there}
+    time.sleep(1.0)  # the workers notice that they are alone, and end
+    assert run_arena(KILLED, store, jobs=1, progress=False) == {}
+    assert all(store.has(run) for run in runs)
+    assert all(store.path(run).stat().st_mtime_ns == when for run, when in kept.items())
+    assert run_arena(KILLED, Store(tmp_path / "again"), jobs=2, progress=False) == {}
+    for run in runs:
+        assert store.get(run).series == Store(tmp_path / "again").get(run).series
+
+
+def test_a_deadline_stops_and_the_next_call_goes_on(tmp_path):
+    store = Store(tmp_path)
+    run_arena(KILLED, store, jobs=1, seconds=1e-9, progress=False)
+    done = sum(store.has(run) for run in KILLED.experiments())
+    assert 0 < done < len(KILLED.experiments())
+    assert run_arena(KILLED, store, seconds=0) == {}
+    assert sum(store.has(run) for run in KILLED.experiments()) == done
+
+
+def test_a_cluster_gives_the_same_results(store, tmp_path):
+    few = replace(SMALL, settings=(EASY,), seeds=(0,), epsilons=(0.3,))
+    with LocalCluster(n_workers=2, processes=True, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
+        there = Store(tmp_path)
+        assert run_arena(few, there, cluster=cluster.scheduler_address, progress=False) == {}
+        for run in few.experiments():
+            assert_alike(there.get(run), store.get(run))
+            assert there.get(run).infeasible == store.get(run).infeasible
+        bad = replace(few, rules=("mean", "huber(threshold=-1)"), attacks=("gaussian",))
+        failures = run_arena(bad, there, cluster=cluster.scheduler_address, progress=False)
+        assert len(failures) == 2
+        assert all("threshold" in text for text in failures.values())
+        assert there.has(bad.experiment(EASY, "mean", "gaussian", 0.3, 0))
+
+
+def assert_alike(mine, other):
+    """Equal up to the order of additions: the cluster's workers may have other threads."""
+    assert mine.series.keys() == other.series.keys()
+    for name, values in other.series.items():
+        np.testing.assert_allclose(np.array(mine.series[name], float), np.array(values, float), rtol=1e-9, atol=1e-12)
+
+
+def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
+    from fedhold.lab import cluster
+
+    monkeypatch.setattr(cluster, "CONNECT", 1.0)
+    with pytest.raises(RuntimeError, match=r"no Dask scheduler answers at 'tcp://127.0.0.1:9' within 1 s"):
+        run_arena(SMALL, Store(tmp_path), cluster="tcp://127.0.0.1:9", progress=False)
+
+
+def test_the_command(tmp_path):
+    command = [sys.executable, "-m", "fedhold", "arena", "--quick", "--jobs", "1", "--out", str(tmp_path)]
+    named = ["mean", "ipm", "synthesized"]
+    only = [word for name in named for word in ("--only", name)]
+    done = subprocess.run([*command, *only, "--minutes", "10"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "Without label skew" in done.stdout
+    assert (tmp_path / "arena.html").is_file()
+    again = subprocess.run([*command, *only, "--minutes", "0"], capture_output=True, text=True, timeout=600)
+    assert again.stdout == done.stdout
+    wrong = subprocess.run([*command, "--attack", "imp"], capture_output=True, text=True, timeout=600)
+    assert wrong.returncode == 2
+    assert "unknown attack 'imp'. Did you mean 'ipm'?" in wrong.stderr
+
+
+def test_the_experiment_of_a_cell_can_be_written_down():
+    run = SMALL.experiment(EASY, "trimmed_mean(f={f})", "ipm(scale=5)", 0.3, 1)
+    assert isinstance(run, Experiment)
+    assert str(run).startswith(
+        "trimmed_mean(f=3) on synthesized(d=4, samples=200), 11 clients, balanced; ipm(scale=5), epsilon 0.3"
+    )
