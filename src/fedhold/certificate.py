@@ -27,7 +27,7 @@ The bound rises with rho and is concave in mu: two searches find nearly the smal
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
 
@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.geometry import Geometry, Solved
-from fedhold.kernels import SQUARE_RUN, Vector
+from fedhold.kernels import SQUARE_RUN, Vector, distance
 
 __all__ = ["Certificate", "Proof", "top_eigenvalue"]
 
@@ -55,6 +55,9 @@ class Certificate:
     thresholds  T_i in [0, inf]. They are taken as given: if they are automatic, what liars do to them comes on top
     eigenvalue  the top eigenvalue of sqrt(w_i w_j) <u_i, u_j>, w_i = n_i min(d_i, T_i), or more; see `top_eigenvalue`
     slack       |sum_i w_i u_i| or more; it is not 0, because a solve stops at a tolerance
+    offset      how far the aggregate is from g, where a rule has corrected g. It is added to every radius, which then says how
+                far the Huber centres of the clients without B are from the aggregate, and so does not contain the correction
+                that the rule would have made without B
 
     >>> alike = np.ones(100)
     >>> [round(Certificate(alike, alike, alike, eigenvalue=2.0).radius(f), 3) for f in (5, 20, 40, 100)]
@@ -66,6 +69,7 @@ class Certificate:
     thresholds: Vector
     eigenvalue: float
     slack: float = 0.0
+    offset: float = 0.0
 
     def __post_init__(self) -> None:
         shapes = self.samples.shape, self.distances.shape, self.thresholds.shape
@@ -73,12 +77,12 @@ class Certificate:
             raise ValueError(f"samples, distances and thresholds need one number per client each, got shapes {shapes}")
         if not self.samples.min() > 0:
             raise ValueError(f"samples must be > 0, got {self.samples.min()}; leave rejected clients out")
-        for name in ("distances", "thresholds", "eigenvalue", "slack"):
+        for name in ("distances", "thresholds", "eigenvalue", "slack", "offset"):
             if not np.min(getattr(self, name)) >= 0:
                 raise ValueError(f"{name} must be >= 0, got {np.min(getattr(self, name))}; leave rejected clients out")
 
     def radius(self, f: int) -> float:
-        """A rho with |g - a_B| <= rho for every set B of at most f clients; inf when none is proven.
+        """A rho with |g - a_B| <= rho for every set B of at most f clients, plus the offset; inf when none is proven.
 
         It is the smallest rho for which some mu and nu prove the slope positive, to six digits and rounded up. For f = 0 it is
         the distance from the minimiser at which the solve may have stopped, as far as the slack tells.
@@ -90,7 +94,7 @@ class Certificate:
         if f < 0:
             raise ValueError(f"f must be >= 0, got {f}; pass how many clients may lie")
         if f == 0 and self.slack == 0:
-            return 0.0
+            return self.offset
         if f >= len(self.samples):
             return math.inf
         pulls = np.minimum(self.distances, self.thresholds)
@@ -102,7 +106,7 @@ class Certificate:
             middle = (low + high) / 2
             found = self._proves(unit * 2.0**middle, int(f), proving)
             low, high, proving = (low, middle, found) if found else (middle, high, proving)
-        return unit * 2.0**high
+        return unit * 2.0**high + self.offset
 
     def _bracket(self, unit: float, f: int) -> tuple[float, float, dict[float, float]]:
         """Two exponents of 2 around the radius: the lower one is not proven, the higher one is, by the nu and mu given with it.
@@ -243,7 +247,7 @@ class Proof:
     geometry   the admitted clients
     value      the aggregate
     distances  the distance of every client to it
-    solved     its weights, thresholds and stationarity
+    solved     its weights, thresholds and stationarity; and the Huber centre that it corrects, where it is not one itself
     """
 
     geometry: Geometry
@@ -256,6 +260,16 @@ class Proof:
 
         Raises a RuntimeError where the updates have changed since they were aggregated.
         """
+        huber = self.solved.huber
+        if huber is None:
+            return self._of_centre()
+        centre = huber.geometry.measure(huber.weights).centre
+        solved = Solved(huber.weights, huber.thresholds, stationarity=huber.stationarity)
+        offset = distance(self.value, centre) + huber.geometry.rounding_of(centre)
+        proven = Proof(huber.geometry, centre, huber.distances, solved)._of_centre()
+        return replace(proven, offset=float(huber.geometry.real(offset)))
+
+    def _of_centre(self) -> Certificate:
         geometry, shares = self.geometry, self.geometry.shares
         found = geometry.residual_pairs(self.value, self.distances)
         norms = found.lengths

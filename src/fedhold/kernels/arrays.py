@@ -20,6 +20,7 @@ __all__ = [
     "Vector",
     "Weights",
     "compute_dtype",
+    "distance",
     "dtype_name",
     "each",
     "from_host",
@@ -162,6 +163,11 @@ def length(vector: Vector) -> float:
     with np.errstate(over="ignore", under="ignore"):
         square = float(vector @ vector)
     return float(np.sqrt(square)) if 1e-280 < square < np.inf else float(lengths(vector[None])[0])
+
+
+def distance(vector: Vector, other: Vector) -> float:
+    """The Euclidean distance of two vectors."""
+    return length(vector - other) if isinstance(vector, np.ndarray) else float(vector.distance(other))
 
 
 def each(vector: Vector, function: Callable[[Vector], Vector]) -> Vector:

@@ -6,7 +6,7 @@ from a mixing, the matrix that makes new rows from the clients. Imports: `fedhol
     declaration.py    what a rule declares about itself, beside its definition
     m_estimators.py   geometry rules: mean, huber, geometric_median, median_of_means, centered_clipping
     selection.py      geometry rules: krum, multi_krum, bulyan
-    spectral.py       geometry rules: spectral_filter, divide_and_conquer
+    spectral.py       geometry rules: spectral_huber, spectral_filter, divide_and_conquer
     columns.py        column rules: median, trimmed_mean, mean_around_median
     mixing.py         what may be done to the clients before a rule sees them
 """
@@ -16,7 +16,7 @@ from fedhold.rules.declaration import Declaration, declaration_of, declares
 from fedhold.rules.m_estimators import centered_clipping, geometric_median, huber, mean, median_of_means
 from fedhold.rules.mixing import bucketing, clipping, nearest_neighbour_mixing, screen
 from fedhold.rules.selection import bulyan, krum, multi_krum
-from fedhold.rules.spectral import divide_and_conquer, spectral_filter
+from fedhold.rules.spectral import divide_and_conquer, spectral_filter, spectral_huber
 
 __all__ = [
     "Declaration",
@@ -38,5 +38,6 @@ __all__ = [
     "nearest_neighbour_mixing",
     "screen",
     "spectral_filter",
+    "spectral_huber",
     "trimmed_mean",
 ]

@@ -120,6 +120,10 @@ class Spread:
         """The Euclidean norm, from the norms of the pieces."""
         return length(np.array(dask.compute(*map(dask.delayed(length), self.array.to_delayed()))))
 
+    def distance(self, other: Spread) -> float:
+        """The Euclidean distance to another vector of these widths."""
+        return Spread(self.widths, self.array - other.array).length()
+
     def largest(self) -> float:
         """The largest magnitude."""
         return largest(np.array(dask.compute(*map(dask.delayed(largest), self.array.to_delayed()))))

@@ -38,6 +38,7 @@ __all__ = [
     "coordinates",
     "first_look",
     "gram_around",
+    "images",
     "measured",
     "products_with",
     "residual_pairs",
@@ -311,6 +312,12 @@ def squared_distances_to(updates: Updates, place: Vector) -> Vector:
     """|X_i - place|^2 of every client, by subtraction."""
     kernels = updates.kernels
     return updates.sum(lambda block, at: kernels.squared_distances(block, place[at]), kernels.measuring())
+
+
+def images(updates: Updates, rows: Matrix) -> Matrix:
+    """<X_i, v> of every client i with every vector v of rows @ X, one column for each: the vectors live one block at a time."""
+    kernels = updates.kernels
+    return updates.sum(lambda block, _: kernels.images(block, rows), kernels.sweeping())
 
 
 def gram_around(updates: Updates, place: Vector) -> Matrix:
