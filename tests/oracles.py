@@ -194,7 +194,7 @@ def spectral_huber(X, n=None):
     c, w = huber_automatic(X, n, 0.75)
     d = np.linalg.norm(X - c, axis=1)
     s = np.median(np.sqrt(n) * d)
-    if s == 0:
+    if s == 0 or m < 4:
         return c
     A = np.array([np.sqrt(n[i]) * (X[i] - c) * min(1, s / (2 * np.sqrt(n[i]) * d[i])) for i in range(m)])
     values, V = np.linalg.svd(A, full_matrices=False)[1:]
@@ -203,9 +203,9 @@ def spectral_huber(X, n=None):
         p = (X - c) @ v
         by_pull = [p_i for p_i, n_i in sorted(zip(p, n, strict=True)) for _ in range(round(np.sqrt(n_i) * 1000))]
         middle = np.median(by_pull)
-        T = 0.3 * np.median(np.sqrt(n) * np.abs(p - middle)) / np.sqrt(n)
+        T = 0.5 * np.median(np.sqrt(n) * np.abs(p - middle)) / np.sqrt(n)
         place = huber_on_a_line(p, n, T)
-        x = x + v * np.sign(place) * max(abs(place) - value / np.sqrt(m * n.sum()), 0)
+        x = x + v * np.sign(place) * max(abs(place) - 0.75 * value / np.sqrt(m * n.sum()), 0)
     r = np.linalg.norm(x)
     if r <= 1e-9 * s:
         return c

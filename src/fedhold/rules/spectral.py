@@ -19,8 +19,9 @@ FAR = 10  # median distances. A client farther away than this is taken for a lia
 
 # spectral_huber; docs/default.md has the experiments behind these numbers.
 REACH = 0.5  # median distances. Residuals are clipped to this length before they choose the directions.
-ALONG = 0.3  # the threshold of the location along a direction, in units of the median deviation from its median
-DOUBT = 1.0  # standard errors, by which a location along a direction is drawn back to the centre
+ALONG = 0.5  # the threshold of the location along a direction, in units of the median deviation from its median
+DOUBT = 0.75  # standard errors, by which a location along a direction is drawn back to the centre
+FEWEST = 4  # clients. Three that Huber clips are spread evenly in their plane, so that no direction in it stands out.
 TWO = 40  # clients, from which on two directions are used. Fewer clients have too much noise along the second one.
 NEGLIGIBLE = 1e-9  # median distances. A shift this short is rounding.
 
@@ -76,9 +77,10 @@ def spectral_huber(
 
     1. n_i <- min(n_i, median n). The Huber centre c, with the automatic threshold and weights w_i; s = median sqrt(n_i) d_i.
     2. The top two principal directions of the residuals, clipped so that nobody far away chooses them:
-       sqrt(n_i) (X_i - c) min(1, s / (2 sqrt(n_i) d_i)). For fewer than 40 clients, the top one alone.
-    3. Along each of them, the Huber location of the clients with a threshold of 0.3 median deviations, drawn back towards c by
-       a standard error. Together these are the shift x.
+       sqrt(n_i) (X_i - c) min(1, s / (2 sqrt(n_i) d_i)). For fewer than 40 clients, the top one alone; for fewer than four,
+       none, and the value is c.
+    3. Along each of them, the Huber location of the clients with a threshold of half a median deviation, drawn back towards c
+       by 3/4 of a standard error, l_j / sqrt(m sum_i n_i) for the singular value l_j. Together these are the shift x.
     4. Clients that lie behind c + x, by t_i along x, get w_i min(1, h / t_i), with the h for which the mean along x is c + x.
     5. The value stays within the median distance s / sqrt(median n) of c.
 
@@ -95,7 +97,8 @@ def spectral_huber(
     >>> aggregate(np.array([[1.0], [1.1], [1.2], [1.1], [99.0]]), "spectral_huber").value.round(1)
     array([1.1])
 
-    The rule is ours; docs/default.md measures it. Its certificate is that of the Huber centre, widened by the distance to it.
+    Its certificate is that of the Huber centre, widened by the distance to it. The rule is ours, after Zhao, Yu, Wan 2024;
+    docs/default.md measures it.
     """
     capped = np.minimum(geometry.samples, np.median(geometry.samples))
     points = geometry if (capped == geometry.samples).all() else geometry.counted(capped)
@@ -104,25 +107,27 @@ def spectral_huber(
     assert centre.thresholds is not None
     distances, roots = centre.measured.distances, np.sqrt(points.shares)
     typical = float(np.median(roots * distances))
+    about = HuberCentre(points, centre.weights, distances, centre.thresholds, centre.stationarity)
+    if points.m < FEWEST or typical == 0:
+        return replace(centre, huber=about)
     reach = REACH * typical
     scales = roots * np.divide(reach, roots * distances, out=np.ones(points.m), where=roots * distances > reach)
-    found = points.principal(centre.weights, scales, 2 if points.m >= TWO else 1) if typical > 0 else None
-    shift = np.zeros(0) if found is None else _shift(found, points.shares)
+    found = points.principal(centre.weights, scales, 2 if points.m >= TWO else 1)
+    shift = _shift(found, points.shares)
     length = float(np.linalg.norm(shift))
-    if found is None or length <= NEGLIGIBLE * typical:
-        return centre
+    if length <= NEGLIGIBLE * typical:
+        return replace(centre, huber=about)
     moved = _moved(centre.weights, length - found.along @ (shift / length), length)
-    farthest = typical / float(np.median(roots))
+    farthest = typical / float(np.sqrt(np.median(points.shares)))
     # The triangle inequality bounds the distance of the two centres; mostly that is enough, and saves a pass.
     if float(np.abs(moved - centre.weights) @ distances) > farthest:
         part = min(1.0, farthest / points.separation(moved, centre.weights))
         moved = (1 - part) * centre.weights + part * moved
-    about = HuberCentre(points, centre.weights, distances, centre.thresholds, centre.stationarity)
     return replace(centre, weights=moved, measured=None, huber=about)
 
 
 def _shift(found: Principal, samples: Weights) -> Vector:
-    """The clients' location along each direction, drawn back towards 0 by a standard error."""
+    """The clients' location along each direction, drawn back towards 0 by 3/4 of a standard error."""
     places = np.array([_location(along, samples) for along in found.along.T])
     errors = DOUBT * found.values / np.sqrt(len(samples) * samples.sum())
     shift: Vector = np.sign(places) * np.maximum(np.abs(places) - errors, 0)
@@ -130,7 +135,7 @@ def _shift(found: Principal, samples: Weights) -> Vector:
 
 
 def _location(points: Vector, samples: Weights) -> float:
-    """argmin_x sum_i n_i phi_i(|x - p_i|), T_i = 0.3 median_j(sqrt(n_j) |p_j - middle|) / sqrt(n_i), on a line.
+    """argmin_x sum_i n_i phi_i(|x - p_i|), T_i = median_j(sqrt(n_j) |p_j - middle|) / (2 sqrt(n_i)), on a line.
 
     The middle is the median in which clients count as much as they can pull, n_i T_i; the minimiser is within the largest T_i
     of it. Of several medians or minimisers it is the mean of the first and the last: a direction has no sign, so a line read
