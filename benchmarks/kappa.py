@@ -39,7 +39,7 @@ def lies(honest, n, mu, liars, rng, attack):
     elif attack is not None:
         mask = np.zeros(len(honest), dtype=bool)
         mask[liars] = True
-        T = np.array([row.threshold for row in aggregate(honest, samples=n, sample_cap=None).clients])
+        T = np.array([row.threshold for row in aggregate(honest, "huber", samples=n, sample_cap=None).clients])
         sent[mask] = ATTACKS[attack](Knowledge(honest=honest, byzantine=mask, rng=rng, thresholds=T))
     return sent
 
@@ -54,7 +54,7 @@ def main():
         for attack in (None, *PAPER, *COLLUDE):
             sent = lies(honest, n, mu, liars, rng, attack)
             for kappa in KAPPAS:
-                g = aggregate(sent, samples=n, sample_cap=None, threshold=thresholds.automatic(kappa)).value
+                g = aggregate(sent, "huber", samples=n, sample_cap=None, threshold=thresholds.automatic(kappa)).value
                 ratios[kappa].setdefault((attack, eps), []).append(np.linalg.norm(g - mu) / floor)
     print("| attack | eps |" + "".join(f" {kappa} |" for kappa in KAPPAS))
     print("|---|---|" + "---|" * len(KAPPAS))

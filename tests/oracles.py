@@ -1,6 +1,6 @@
 """The formulas, literally: slow, float64, one loop per sum sign. The fast code must agree with these."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -156,6 +156,73 @@ def spectral_filter(X, f):
         taken = w * np.minimum(scores / top, 1.0)
         w = w - min(1.0, (w.sum() - (m - 2 * f)) / taken.sum()) * taken
     return w @ X / w.sum()
+
+
+def huber_automatic(X, n, kappa, steps=20_000):
+    """eq. (implement) with the n_i, and T_i = kappa median_j(sqrt(n_j) d_j) / sqrt(n_i) at every step: centre and weights."""
+    c = np.median(X, axis=0)
+    for _ in range(steps):
+        d = np.linalg.norm(X - c, axis=1)
+        T = kappa * np.median(np.sqrt(n) * d) / np.sqrt(n)
+        w = np.array([n_i if d_i <= T_i else n_i * T_i / d_i for n_i, d_i, T_i in zip(n, d, T, strict=True)])
+        w = w / w.sum()
+        before, c = c, w @ X
+        if np.linalg.norm(c - before) <= 1e-13 * np.median(d):
+            break
+    return c, w
+
+
+def huber_on_a_line(p, n, T):
+    """The middle of all x at which sum_i n_i psi_i(p_i - x) is 0, looked for between each two kinks of the sum."""
+
+    def pull(x):
+        return sum(n_i * min(max(p_i - x, -T_i), T_i) for p_i, n_i, T_i in zip(p, n, T, strict=True))
+
+    kinks = sorted({*(p - T), *(p + T)})
+    least = 1e-12 * sum(n * T)
+    zeros = [x for x in kinks if abs(pull(x)) <= least]
+    for a, b in pairwise(kinks):
+        if pull(a) > least and pull(b) < -least:
+            zeros.append(a + (b - a) * pull(a) / (pull(a) - pull(b)))
+    return (min(zeros) + max(zeros)) / 2
+
+
+def spectral_huber(X, n=None):
+    """Ours, step by step as its docstring numbers them."""
+    X = np.asarray(X, float)
+    m = len(X)
+    n = np.ones(m) if n is None else np.asarray(n, float)
+    n = np.minimum(n, np.median(n))
+    c, w = huber_automatic(X, n, 0.75)
+    d = np.linalg.norm(X - c, axis=1)
+    s = np.median(np.sqrt(n) * d)
+    if s == 0 or m < 4:
+        return c
+    A = np.array([np.sqrt(n[i]) * (X[i] - c) * min(1, s / (2 * np.sqrt(n[i]) * d[i])) for i in range(m)])
+    values, V = np.linalg.svd(A, full_matrices=False)[1:]
+    x = np.zeros(X.shape[1])
+    for value, v in list(zip(values, V, strict=True))[: 2 if m >= 40 else 1]:
+        p = (X - c) @ v
+        by_pull = [p_i for p_i, n_i in sorted(zip(p, n, strict=True)) for _ in range(round(np.sqrt(n_i) * 1000))]
+        middle = np.median(by_pull)
+        T = 0.5 * np.median(np.sqrt(n) * np.abs(p - middle)) / np.sqrt(n)
+        place = huber_on_a_line(p, n, T)
+        x = x + v * np.sign(place) * max(abs(place) - 0.75 * value / np.sqrt(m * n.sum()), 0)
+    r = np.linalg.norm(x)
+    if r <= 1e-9 * s:
+        return c
+    t = [r - (X[i] - c) @ x / r for i in range(m)]
+
+    def along(h):
+        new = np.array([w[i] * (1 if t[i] <= h else h / t[i]) for i in range(m)])
+        return new / new.sum()
+
+    low, high = 1e-9 * r, max(t)
+    for _ in range(200):
+        h = np.sqrt(low * high)
+        low, high = (low, h) if along(h) @ t > 0 else (h, high)
+    value, limit = along(high) @ X, s / np.sqrt(np.median(n))
+    return c + (value - c) * min(1, limit / np.linalg.norm(value - c))
 
 
 def divide_and_conquer(X, f, columns, c=1.0):

@@ -18,7 +18,7 @@ from fedhold.certificate import Certificate, Proof
 from fedhold.errors import InfeasibleError
 from fedhold.geometry import Geometry, Rescaled, Solved
 from fedhold.kernels import Matrix, Vector, Weights, numbers
-from fedhold.spec import Stage, parse
+from fedhold.spec import DEFAULT, Stage, parse
 from fedhold.updates import (
     ALL_PAIRS,
     Admission,
@@ -45,7 +45,7 @@ SHOWN = 40  # rows of a printed table, half from each end
 
 def aggregate(
     updates: Any,
-    rule: str | Callable[..., Any] = "huber",
+    rule: str | Callable[..., Any] = DEFAULT,
     *,
     samples: ArrayLike | None = None,
     rng: np.random.Generator | int | None = None,
@@ -61,7 +61,7 @@ def aggregate(
                 a directory of .npy or .safetensors files, one per client, or a list of their paths;
                 an (m, d) Dask array, which is aggregated where its blocks lie
     rule        a name, a spec such as "nearest_neighbour_mixing(f=10) | trimmed_mean(f=10)", or a function
-                geometry -> weights; `fedhold.RULES` lists the names
+                geometry -> weights; `fedhold.RULES` lists the names. By default "spectral_huber", which is told nothing
     samples     the n_i that clients claim; by default every client counts as one sample
     rng         a generator or a seed, for rules that draw: the same seed draws the same. By default they draw from the
                 operating system, because liars who know what will be drawn can hide from it
@@ -333,7 +333,7 @@ class Client:
     status     kept (as it is), clipped (beyond its threshold), dropped (the rule gave it no weight), rejected (not admitted)
     reason     why it was rejected, or how its samples were capped
     distance   to the aggregate; None for a rejected client
-    threshold  T_i of huber, the radius of centered_clipping; None for other rules
+    threshold  T_i of huber and spectral_huber, the radius of centered_clipping; None for other rules
     weight     its share of the aggregate; None for column rules
     samples    the n_i used
     """

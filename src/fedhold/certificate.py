@@ -69,7 +69,8 @@ from fedhold.kernels import Vector, length
 __all__ = ["MEANING", "Certificate", "Proof", "top_eigenvalue"]
 
 MEANING = (
-    "Leave out any f clients: with thresholds and sample caps as they are, everyone else's aggregate lies within the radius. "
+    "Leave out any f clients: with thresholds and sample caps as they are, everyone else's Huber aggregate lies within the "
+    "radius. "
     "This is proven from what the server received."
 )
 """What `radius(f)` says, wherever it is shown to people."""
@@ -455,7 +456,7 @@ class Proof:
     geometry   the admitted clients
     centre     the Huber centre
     distances  the distance of every client to it
-    solved     its weights and thresholds
+    solved     its weights and thresholds; and the Huber centre that it corrects, where it is not one itself
     received   the value that the caller has received, as `centre` has it; it may be any, and its distance to the centre counts
     """
 
@@ -473,6 +474,11 @@ class Proof:
 
         Raises a RuntimeError where the updates have changed since they were aggregated.
         """
+        huber = self.solved.huber
+        if huber is not None:
+            solved = Solved(huber.weights, huber.thresholds, kappa=huber.kappa)
+            centre = huber.geometry.measure(huber.weights).centre
+            return Proof(huber.geometry, centre, huber.distances, solved, self.received).certificate()
         geometry, thresholds = self.geometry, self.solved.thresholds
         assert thresholds is not None
         place = geometry.rounded(self.centre)

@@ -12,7 +12,7 @@ import numpy as np
 from fedhold.aggregation import aggregate
 from fedhold.audit import unusable_metrics
 from fedhold.report import one_line
-from fedhold.spec import parse
+from fedhold.spec import DEFAULT, parse
 
 try:
     from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -28,7 +28,7 @@ WEIGHT = "NUM_STEPS_CURRENT_ROUND"  # in the meta data of a result; NVFlare itse
 class RobustAggregator(ModelAggregator):
     """Aggregate what clients send, whole models or differences, with a rule of fedhold.
 
-    rule        a rule of fedhold, as for aggregate(): "huber", "krum(f=2)", "bucketing | median"
+    rule        a rule of fedhold, as for aggregate(): "spectral_huber", "krum(f=2)", "bucketing | median"
     parameters  parameters of the rule that are not part of its name, such as {"f": 2}
     sample_cap  as for aggregate(); n_i is the number of local steps that a client claims, and 1 where it claims none
     seed        for runs that must repeat, what rules that draw begin from; keep it from the clients. None: they draw from the
@@ -41,7 +41,7 @@ class RobustAggregator(ModelAggregator):
 
     def __init__(
         self,
-        rule: str = "huber",
+        rule: str = DEFAULT,
         parameters: Mapping[str, Any] | None = None,
         sample_cap: float | None = 3.0,
         seed: int | None = None,

@@ -21,6 +21,7 @@ from fedhold.errors import listed, unknown, well_typed
 from fedhold.rules import Declaration, declaration_of
 
 __all__ = [
+    "DEFAULT",
     "FROM_CALL",
     "MIXINGS",
     "RULES",
@@ -42,6 +43,7 @@ RULES: dict[str, Function] = {
     rule.__name__: rule
     for rule in (
         rules.mean,
+        rules.spectral_huber,
         rules.huber,
         rules.geometric_median,
         rules.median_of_means,
@@ -79,6 +81,7 @@ THRESHOLDS: dict[str, Function] = {
     threshold.__name__: threshold
     for threshold in (thresholds.automatic, thresholds.fixed, thresholds.by_samples, thresholds.from_theory)
 }
+DEFAULT = rules.spectral_huber.__name__  # the rule where nobody names one; docs/default.md says why
 # What Python raises where text is no expression, or one nested too deeply.
 UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 # Arguments of aggregate() that a stage receives if its function has such parameters.
@@ -110,7 +113,7 @@ class Stage:
         for name in own:
             if accepted[name].default is inspect.Parameter.empty and name not in self.parameters:
                 what = "f, the number of Byzantine clients it must withstand" if name == "f" else name
-                raise TypeError(f"{self.name} needs {what}. Pass {name}=..., or use 'huber', which needs nothing.")
+                raise TypeError(f"{self.name} needs {what}. Pass {name}=..., or use {DEFAULT!r}, which needs nothing.")
 
     @property
     def declared(self) -> Declaration:

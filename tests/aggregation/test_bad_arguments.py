@@ -72,9 +72,9 @@ def test_a_rule_without_f_refuses_it(rule):
 
 def at_threshold(T):
     return [
-        {"threshold": T},
-        {"threshold": [T] * M},
-        {"threshold": np.full(M, T)},
+        {"rule": "huber", "threshold": T},
+        {"rule": "huber", "threshold": [T] * M},
+        {"rule": "huber", "threshold": np.full(M, T)},
         {"rule": f"huber(threshold={T if np.isfinite(T) else f'{T}'})"},
     ]
 
@@ -115,7 +115,7 @@ def test_threshold_functions_refuse_numbers_below_zero(make):
 def test_thresholds_of_any_size_give_numbers(T, d):
     honest = honest_updates(M, d)
     for spelling in (T, thresholds.by_samples(0, T)):
-        result = aggregate(honest, threshold=spelling)
+        result = aggregate(honest, "huber", threshold=spelling)
         assert error(result.value, honest) <= 1
         assert result.certificate.radius(1) >= 0
 
@@ -123,7 +123,7 @@ def test_thresholds_of_any_size_give_numbers(T, d):
 @pytest.mark.parametrize("T", ["0.5", "none", "", None, True, 1j, {}, [[1, 2], [3]], ["a"] * M])
 def test_thresholds_that_are_no_numbers_are_refused(T):
     with pytest.raises((ValueError, TypeError), match="threshold") as problem:
-        aggregate(honest_updates(M), threshold=T)
+        aggregate(honest_updates(M), "huber", threshold=T)
     assert REMEDY.search(str(problem.value)), str(problem.value)
 
 
@@ -138,9 +138,9 @@ def test_thresholds_given_per_client_outlast_a_rejection():
     """Or one client with a NaN would end the round of everyone."""
     honest = honest_updates()
     T = np.linspace(1, 3, M)
-    result = aggregate(with_liars(np.full((F, 40), np.nan), honest), threshold=T)
+    result = aggregate(with_liars(np.full((F, 40), np.nan), honest), "huber", threshold=T)
     assert_held(result, honest)
-    np.testing.assert_array_equal(result.value, aggregate(honest, threshold=T[F:]).value)
+    np.testing.assert_array_equal(result.value, aggregate(honest, "huber", threshold=T[F:]).value)
     assert [row.threshold for row in result.clients[F:]] == T[F:].tolist()
 
 

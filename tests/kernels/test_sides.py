@@ -152,6 +152,7 @@ KERNELS = {
     "sweep": lambda c, k: sweep(c, k, None, None),
     "sweep around an anchor": lambda c, k: sweep(c, k, c.place, None),
     "sweep with pulls": lambda c, k: sweep(c, k, c.place, c.pulls),
+    "images": lambda c, k: ((k.images(c.X, c.mixture),), (c.wide @ (c.mixture.astype(float) @ c.wide).T,)),
     "residuals": lambda c, k: residuals(c, k, None),
     "residuals with an origin": lambda c, k: residuals(c, k, c.place),
     "squared distances": lambda c, k: (

@@ -274,13 +274,13 @@ def test_value_has_structure_library_and_dtype_of_one_update():
 
 def test_the_threshold_may_be_given_in_every_form():
     X = clients(2)
-    number = aggregate(X, threshold=1.5)
+    number = aggregate(X, "huber", threshold=1.5)
     for same in ([1.5] * 23, np.full(23, 1.5), np.float32(1.5), lambda d, n: np.full(len(n), 1.5)):  # noqa: ARG005
-        assert (aggregate(X, threshold=same).value == number.value).all()
+        assert (aggregate(X, "huber", threshold=same).value == number.value).all()
     assert (aggregate(X, "huber(threshold=1.5)").value == number.value).all()
     assert (aggregate(X, "huber(threshold=fixed(1.5))").value == number.value).all()
     for same in ("automatic", thresholds.automatic, thresholds.automatic()):
-        assert (aggregate(X, threshold=same).value == aggregate(X).value).all()
+        assert (aggregate(X, "huber", threshold=same).value == aggregate(X, "huber").value).all()
 
 
 def test_a_callable_is_a_rule():
@@ -338,7 +338,7 @@ def test_the_certificate_is_made_of_the_clients_own_angles(dtype, scale):
     rng = np.random.default_rng(3)
     X = (scale * (rng.standard_normal((30, 60)) + np.where(np.arange(30) < 6, 4.0, 0.0)[:, None])).astype(dtype)
     samples = rng.integers(10, 25, 30)
-    result = aggregate(X, samples=samples)
+    result = aggregate(X, "huber", samples=samples)
     away = result.value.astype(np.float64) - X
     distances = np.linalg.norm(away, axis=1)
     pulls = samples / samples.max() * np.minimum(distances, result.clients.thresholds)
@@ -351,15 +351,15 @@ def test_the_certificate_is_made_of_the_clients_own_angles(dtype, scale):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_huge_liars_do_not_spoil_the_certificate(dtype):
     X = clients(8, m=40, d=30, f=0).astype(dtype)
-    honest = aggregate(X).certificate.radius(8)
+    honest = aggregate(X, "huber").certificate.radius(8)
     X[:4], X[4:8] = 1e20, -1e30
-    assert aggregate(X).certificate.radius(8) < 20 * honest
+    assert aggregate(X, "huber").certificate.radius(8) < 20 * honest
 
 
 def test_the_certificate_covers_what_an_unfinished_solve_is_off():
     X = clients(8, m=40, d=30)
     T = np.linalg.norm(X - X.mean(axis=0), axis=1).mean()
-    loose, exact = aggregate(X, threshold=T, max_iterations=1), aggregate(X, threshold=T, tol=1e-10)
+    loose, exact = aggregate(X, "huber", threshold=T, max_iterations=1), aggregate(X, "huber", threshold=T, tol=1e-10)
     assert not loose.converged
     off = np.linalg.norm(loose.value - exact.value)
     assert 0 < off <= loose.certificate.radius(0) < np.inf

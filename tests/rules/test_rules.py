@@ -49,13 +49,13 @@ class TestAgainstTheFormula:
     def test_huber_with_one_threshold_per_client(self, m, d, liars):
         X, n = clients(m, d, liars=liars), np.arange(10, 10 + m)
         T = 3 / np.sqrt(n)
-        by_samples = aggregate(X, samples=n, sample_cap=None, threshold=thresholds.by_samples(0, 3), tol=1e-9)
+        by_samples = aggregate(X, "huber", samples=n, sample_cap=None, threshold=thresholds.by_samples(0, 3), tol=1e-9)
         agree(by_samples.value, oracles.huber(X, T, n), X, tol=1e-6)
-        agree(by_samples.value, aggregate(X, samples=n, sample_cap=None, threshold=T, tol=1e-9).value, X)
+        agree(by_samples.value, aggregate(X, "huber", samples=n, sample_cap=None, threshold=T, tol=1e-9).value, X)
 
     def test_the_automatic_threshold_is_what_its_formula_says_at_the_aggregate(self, m, d, liars):
         X, n = clients(m, d, liars=liars), np.arange(10, 10 + m)
-        result = aggregate(X, samples=n, sample_cap=None, threshold=thresholds.automatic(0.7), tol=1e-9)
+        result = aggregate(X, "huber", samples=n, sample_cap=None, threshold=thresholds.automatic(0.7), tol=1e-9)
         distances = np.linalg.norm(X - result.value, axis=1)
         T = 0.7 * np.median(np.sqrt(n) * distances) / np.sqrt(n)
         assert [row.threshold for row in result.clients] == pytest.approx(T, rel=1e-9)
@@ -101,6 +101,14 @@ class TestAgainstTheFormula:
     def test_spectral_filter(self, m, d, liars):
         X, f = clients(m, d, liars=liars), 2
         agree(aggregate(X, "spectral_filter", f=f).value, oracles.spectral_filter(X, f), X, tol=1e-6)
+
+    def test_spectral_huber(self, m, d, liars):
+        X = clients(m, d, liars=liars)
+        n = np.random.default_rng(1).integers(10, 25, m) ** 2  # whole roots, which the oracle's median counts out
+        agree(aggregate(X, "spectral_huber", tol=1e-9).value, oracles.spectral_huber(X), X, tol=1e-6)
+        result = aggregate(X, "spectral_huber", samples=n, tol=1e-9)
+        agree(result.value, oracles.spectral_huber(X, n), X, tol=1e-6)
+        agree(result.weights @ X, result.value, X, tol=1e-12)
 
     def test_divide_and_conquer(self, m, d, liars):
         X, f = clients(m, d, liars=liars), 2
@@ -279,7 +287,7 @@ def test_mixings():
 @pytest.mark.parametrize("T", [0.1, 1.0])
 def test_huber_minimises_its_objective(T):
     X, n = clients(30, 4, liars=9), np.arange(20, 50)
-    found = aggregate(X, samples=n, threshold=T).value
+    found = aggregate(X, "huber", samples=n, threshold=T).value
     best = oracles.huber_objective(found, X, T * np.ones(30), n)
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -289,9 +297,9 @@ def test_huber_minimises_its_objective(T):
 
 def test_limits_of_the_threshold():
     X, n = clients(31, 7, liars=6), np.arange(20, 51)
-    agree(aggregate(X, samples=n, threshold=np.inf).value, oracles.mean(X, n), X)
-    agree(aggregate(X, samples=n, threshold=0).value, oracles.geometric_median(X, n), X, tol=1e-5)
-    agree(aggregate(X, samples=n, threshold=1e-7).value, oracles.geometric_median(X, n), X, tol=1e-5)
+    agree(aggregate(X, "huber", samples=n, threshold=np.inf).value, oracles.mean(X, n), X)
+    agree(aggregate(X, "huber", samples=n, threshold=0).value, oracles.geometric_median(X, n), X, tol=1e-5)
+    agree(aggregate(X, "huber", samples=n, threshold=1e-7).value, oracles.geometric_median(X, n), X, tol=1e-5)
 
 
 def lie(kind, X, f, rng):
@@ -319,7 +327,7 @@ def lie(kind, X, f, rng):
 def test_the_solver_converges_on_hostile_inputs(kind, m, d, T, dtype):
     rng = np.random.default_rng(m + d)
     X = lie(kind, rng.standard_normal((m, d)), int(0.45 * m), rng).astype(dtype)
-    result = aggregate(X, threshold=T)
+    result = aggregate(X, "huber", threshold=T)
     assert result.converged
     assert result.iterations <= 25
     used = np.array([row.threshold for row in result.clients])
@@ -333,9 +341,9 @@ def test_the_solver_converges_on_hostile_inputs(kind, m, d, T, dtype):
 @settings(max_examples=30, deadline=None)
 def test_a_start_changes_the_passes_not_the_result(seed, f, T):
     X = clients(20, 8, seed=seed, liars=f)
-    plain = aggregate(X, threshold=T)
+    plain = aggregate(X, "huber", threshold=T)
     for start in (plain.value, np.full(8, 1e6), X[0]):
-        agree(aggregate(X, threshold=T, start=start).value, plain.value, X, tol=2e-5)
+        agree(aggregate(X, "huber", threshold=T, start=start).value, plain.value, X, tol=2e-5)
 
 
 def test_from_theory_gives_the_theorems_thresholds():
@@ -343,7 +351,7 @@ def test_from_theory_gives_the_theorems_thresholds():
 
     X = clients(20, 5)
     setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
-    result = aggregate(X, samples=np.full(20, 1000), threshold=thresholds.from_theory(1.0, 5, 20_000, 0.05))
+    result = aggregate(X, "huber", samples=np.full(20, 1000), threshold=thresholds.from_theory(1.0, 5, 20_000, 0.05))
     assert result.clients[0].threshold == pytest.approx(bounds.threshold_theorem_1(setting))
     two = thresholds.from_theory(1.0, 5, 20_000, 0.05, theorem=2, epsilon=0.2)
     n = np.full(20, 1000.0)

@@ -175,7 +175,7 @@ def _metrics(charts: Sequence[Chart], order: Mapping[str, int]) -> list[Block]:
 
 def _proven(rounds: Sequence[RoundRecord]) -> Block:
     if not any(record.certificate for record in rounds):
-        return Paragraph("This rule proves no radius; plain huber does.")
+        return Paragraph("This rule proves no radius; plain spectral_huber and huber do.")
     return Paragraph(f"{RADIUS} Proven in {len(radius_series(rounds))} of {len(rounds)} rounds.")
 
 

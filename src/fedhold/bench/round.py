@@ -145,7 +145,7 @@ def _ours(scenario: Scenario, w: Floats) -> Callable[[], TimedRound]:
         return updates
 
     def aggregation(updates: Floats) -> Floats:
-        step: Floats = w - MNIST_STEP * aggregate(updates, samples=shards.counts, sample_cap=None).value
+        step: Floats = w - MNIST_STEP * aggregate(updates, "huber", samples=shards.counts, sample_cap=None).value
         return step
 
     return lambda: timed(gradients, attack, aggregation)

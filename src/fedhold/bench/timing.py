@@ -96,7 +96,7 @@ def clients(m: int, d: int, seed: int) -> Array:
 
 
 def _certificate(X: Array, f: int) -> Aggregation:
-    result = aggregate(X)
+    result = aggregate(X, "huber")
     assert result.certificate is not None
     result.certificate.radius(f)
     return result
@@ -110,6 +110,7 @@ def _centered_clipping(X: Array) -> Aggregation:
 
 OWN: dict[str, Callable[[Array, int], Aggregation]] = {
     "mean": lambda X, _: aggregate(X, "mean"),
+    "spectral_huber": lambda X, _: aggregate(X, "spectral_huber"),
     "huber": lambda X, _: aggregate(X, "huber"),
     "certificate": _certificate,
     "geometric_median": lambda X, _: aggregate(X, "geometric_median"),

@@ -23,7 +23,7 @@ from fedhold.aggregation import Aggregation
 from fedhold.cli.errors import failure, told, usage_errors
 from fedhold.errors import listed
 from fedhold.report import print_line, print_table, table_of, visible
-from fedhold.spec import parse
+from fedhold.spec import DEFAULT, parse
 from fedhold.storage import write_whole
 from fedhold.updates import DamagedFileError, Told, open_updates, paths_of, save_update
 
@@ -38,7 +38,7 @@ def aggregate(
         typer.Argument(help="A directory of .npy or .safetensors files, one per client; or such files."),
     ],
     out: Annotated[Path, typer.Option(help="Where the result goes: .npy or .safetensors, as the updates.")],
-    rule: Annotated[str, typer.Option(help="As in aggregate(): huber, 'krum(f=10)', 'screen | huber', ...")] = "huber",
+    rule: Annotated[str, typer.Option(help="As in aggregate(): huber, 'krum(f=10)', 'screen | huber', ...")] = DEFAULT,
     samples: Annotated[
         Path | None, typer.Option(help="The n_i: JSON, a list or {file name: n_i}; or CSV, lines of file name,n_i.")
     ] = None,

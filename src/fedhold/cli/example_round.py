@@ -60,6 +60,7 @@ class ExampleRound:
         honest = [row for row in result.clients if not self.lies[row.client]]
         alone = aggregate(
             [self.updates[row.client] for row in honest],
+            "huber",
             samples=[row.samples for row in honest],
             sample_cap=None,
             threshold=[row.threshold for row in honest],

@@ -32,7 +32,7 @@ from fedhold.flower.quarantine import Quarantine, offenders
 from fedhold.flower.replies import Reply, read_replies
 from fedhold.flower.rounds import Round, Rule, aggregate_replies, check_rule, log_rows, with_reason
 from fedhold.flower.state import State, former_name, load, save
-from fedhold.spec import parse
+from fedhold.spec import DEFAULT, parse
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -52,7 +52,7 @@ class _Sample:
 class RobustStrategy(FedAvg):
     """FedAvg with a robust rule in place of the average, on updates: what each client adds to the model it was sent.
 
-    rule              a rule of fedhold, as for aggregate(): "huber", "krum(f=2)", "bucketing | median", or a function
+    rule              a rule of fedhold, as for aggregate(): "spectral_huber", "krum(f=2)", "bucketing | median", or a function
     parameters        parameters of the rule that are not part of its name, such as {"f": 2}
     sample_cap        as for aggregate(); the n_i are the clients' `weighted_by_key`
     byzantine         f of the certificate in the audit; a fifth of the admitted clients unless given
@@ -75,7 +75,7 @@ class RobustStrategy(FedAvg):
 
     def __init__(
         self,
-        rule: str | Callable[..., Any] = "huber",
+        rule: str | Callable[..., Any] = DEFAULT,
         *,
         parameters: Mapping[str, Any] | None = None,
         sample_cap: float | None = 3.0,

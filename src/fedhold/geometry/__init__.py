@@ -3,12 +3,24 @@
 In: the matrix of updates, and what the first look at it found. Out: `Geometry`, all that a geometry rule may see, and the
 solver of the Huber problem. Imports: `fedhold.updates`, `fedhold.kernels`.
 
-    view.py     Geometry: it computes distances by passes over the data, or from the Gram matrix
-    gram.py     the m x m Gram matrix
-    solver.py   the fixed point of the Huber problem, in the space of m weights
+    view.py        Geometry: it computes distances by passes over the data, or from the Gram matrix
+    gram.py        the m x m Gram matrix
+    principal.py   the directions in which clients spread most, in the space of m weights
+    solver.py      the fixed point of the Huber problem, in the space of m weights
 """
 
-from fedhold.geometry.solver import Rescaled, Solved, pulls_at, solve
+from fedhold.geometry.principal import Principal
+from fedhold.geometry.solver import HuberCentre, Rescaled, Solved, pulls_at, solve
 from fedhold.geometry.view import Geometry, Measurement, normalised
 
-__all__ = ["Geometry", "Measurement", "Rescaled", "Solved", "normalised", "pulls_at", "solve"]
+__all__ = [
+    "Geometry",
+    "HuberCentre",
+    "Measurement",
+    "Principal",
+    "Rescaled",
+    "Solved",
+    "normalised",
+    "pulls_at",
+    "solve",
+]

@@ -52,6 +52,11 @@ class Gram:
         doubt = resolution * (own + size + 2 * np.sqrt(own) * np.sqrt(abs(size)))
         return np.sqrt(squares) if (squares > TRUSTED * doubt).all() else None
 
+    def around(self, weights: Weights) -> Matrix:
+        """<X_i - c, X_j - c> for all pairs, where c is the centre of these weights, which sum to 1."""
+        towards = self.matrix @ weights
+        return self.matrix - towards[:, None] - towards + float(weights @ towards)
+
     def is_precise(self, resolution: float) -> bool:
         """Whether r is near enough to most clients for the distances between them to keep their digits."""
         half = len(self.matrix) // 2

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhold.geometry.view import Geometry, Measurement, normalised
+from fedhold.geometry.view import COARSE, Geometry, Measurement, normalised
 from fedhold.kernels import Matrix, Vector, Weights, length
 
-__all__ = ["Rescaled", "Solved", "pulls_at", "solve"]
+__all__ = ["HuberCentre", "Rescaled", "Solved", "pulls_at", "solve"]
 
 MEMORY = 5  # past steps that Anderson mixing combines; docs/solver.md says what it and Newton's method save
-COARSE = 1e-4  # typical distances. Where rounding moves the centre by more, float32 is not enough.
 CAUTION = 4.0  # The estimate must be this many times below the bound before a pass is spent on verifying it.
 PATIENCE = 20  # passes before Newton's method takes over
 
@@ -25,6 +24,24 @@ STEPS = 200  # the most steps; most solves take fewer than ten
 HALVINGS = 60  # the most halvings of a step. It is then below the rounding of the centre.
 RIDGE = 1e-9  # relative curvature that is added, because the loss may have none along a line of clients
 TINY = np.finfo(np.float64).tiny
+
+
+@dataclass(frozen=True)
+class HuberCentre:
+    """A Huber centre that a rule has found on its way: what is proven about the rule's value is proven about this centre.
+
+    geometry      the clients, with the samples that counted for it
+    weights       one per client; the centre is weights @ X
+    distances     the clients' distances to it
+    thresholds    T_i at the centre
+    kappa         of the automatic rule that found the thresholds; None where they were not found by it
+    """
+
+    geometry: Geometry
+    weights: Weights
+    distances: Vector
+    thresholds: Vector
+    kappa: float | None
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,7 @@ class Solved:
     measured      the centre and the distances to it, where a pass has measured them already
     origin        with weights that sum to less than 1, the point that gets the rest; None where they sum to 1
     kappa         of the automatic rule that found the thresholds; None where they were not found by it
+    huber         the Huber centre that these weights correct; None where they are a Huber centre, or no centre is known
     """
 
     weights: Weights
@@ -49,6 +67,7 @@ class Solved:
     measured: Measurement | None = None
     origin: Vector | None = None
     kappa: float | None = None
+    huber: HuberCentre | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.geometry.gram import TRUSTED, Gram
+from fedhold.geometry.principal import Principal, principal
 from fedhold.kernels import Block, Matrix, Products, Signs, Vector, Weights, length, unscaled
 from fedhold.updates import (
     Columnwise,
@@ -22,6 +23,7 @@ from fedhold.updates import (
     coordinates,
     first_look,
     gram_around,
+    images,
     measured,
     places_on_a_line,
     products_with,
@@ -43,7 +45,14 @@ WHAT_A_RULE_RECEIVES = (
 )
 START_STEPS = 3  # Huber steps over a sample of columns
 TIED = 1e-12  # Shares of all samples that differ by less are equal.
+COARSE = 1e-4  # typical distances. Where rounding moves the centre by more, float32 is not enough.
 SURPRISE = 10  # A centre this many times farther from most clients than in the sample was moved in other columns.
+
+# Principal directions.
+EXACT = 2**26  # products. This many cost less than a few passes with all that surrounds them.
+DENSE = 256  # clients, up to which all eigenvectors of an m x m matrix cost next to nothing
+COLUMNS = 4  # columns of a Krylov space; two more than directions are wanted, as usual in subspace iterations
+STEPS = 4  # passes for one. docs/default.md says what more of them would change.
 
 
 @dataclass(frozen=True)
@@ -267,7 +276,66 @@ class Geometry:
         chosen = np.sort(rng.choice(self.d, min(columns, self.d), replace=False))
         return sampled_gram(self._updates.take(clients), chosen)
 
+    def principal(self, weights: Weights, scales: Vector, count: int) -> Principal:
+        """The directions in which the points scales_i (X_i - weights @ X) spread most, and the clients along them.
+
+        weights  the centre is weights @ X; they sum to 1
+        scales   what each residual is multiplied with
+        count    how many directions to find
+
+        Where the products of all pairs are known or cheap, and for up to 256 clients, the directions are exact. Otherwise they
+        are found by four products of the Gram matrix with four columns, each of which takes a pass. These begin with numbers
+        dealt to the clients in order of their distances, so it does not matter who stands where, or how the axes lie.
+        """
+        pairs = self._residual_products(weights)
+        if pairs is not None and self.m <= DENSE:
+            return principal(lambda columns: pairs @ columns, scales, np.eye(self.m), steps=1, count=count)
+        dealt = np.random.default_rng(0).standard_normal((self.m, min(COLUMNS, self.m)))
+        start = np.empty_like(dealt)
+        start[np.argsort(self.distances(weights), kind="stable")] = np.linalg.qr(dealt)[0]
+        products = self._residual_images(weights) if pairs is None else lambda columns: pairs @ columns
+        return principal(products, scales, start, steps=STEPS, count=count)
+
+    def _residual_products(self, weights: Weights) -> Matrix | None:
+        """<X_i - c, X_j - c> for all pairs, where c = weights @ X; None where they would cost more than a few passes."""
+        if self._gram is not None and self._gram.distances(weights, self.resolution) is not None:
+            return self._gram.around(weights)
+        if self.m**2 * self.d > EXACT:
+            return None
+        return gram_around(self._finely(weights), self.measure(weights).centre)
+
+    def _residual_images(self, weights: Weights) -> Callable[[Matrix], Matrix]:
+        """A function columns -> Y Y' @ columns by one pass, where the residuals X_i - weights @ X are the rows of Y."""
+        updates = self._finely(weights)
+
+        def products(columns: Matrix) -> Matrix:
+            rows = (
+                columns.T - columns.sum(axis=0)[:, None] * weights
+            )  # Such rows do not see an offset that all clients share.
+            found = images(updates, rows)
+            return found - weights @ found
+
+        return products
+
+    def _finely(self, weights: Weights) -> Updates:
+        """The updates, in float64 where an offset that all clients share hides their differences in float32."""
+        coarse = COARSE * float(np.median(self.distances(weights))) < self.rounding
+        return self._updates.widened() if coarse else self._updates
+
+    def separation(self, weights: Weights, others: Weights) -> float:
+        """The distance between two weighted centres. Both weights sum to 1."""
+        change = weights - others
+        pairs = self._residual_products(others)
+        size = change @ (self._residual_images(others)(change[:, None])[:, 0] if pairs is None else pairs @ change)
+        return float(np.sqrt(np.maximum(size, 0.0)))
+
     # Other points.
+
+    def counted(self, samples: Weights) -> Geometry:
+        """The same clients with other samples."""
+        points = Geometry(self._updates, samples)
+        points._gram, points._anchor = self._gram, self._anchor
+        return points
 
     def widened(self) -> Geometry:
         """The same clients, read in float64."""

@@ -95,6 +95,15 @@ class NumbaKernels(NumpyKernels):
         offset, size, force = _sweep(*_line_of(block), rows.astype(block.dtype), anchor, centre, _columns(m), along)
         return Products(along, offset, size, force)
 
+    def images(self, block: Block, rows: Matrix) -> Matrix:
+        (k, m), width = rows.shape, block.shape[1]
+        whole = np.zeros((-(-k // 4) * 4, m), block.dtype)
+        whole[:k] = rows
+        found, sums = np.zeros((m, len(whole))), np.empty((4, _columns(m)), block.dtype)
+        for first in range(0, k, 4):
+            _images(*_line_of(block), width, whole[first : first + 4], sums, found[:, first : first + 4])
+        return found[:, :k]
+
     def gram(self, block: Block, place: Block | None) -> Pairs:
         if len(block) > MANY:
             return super().gram(block, place)
@@ -354,6 +363,39 @@ def _dots(line, apart, delta, found):
         for j in range(n):
             total += row[j] * delta[j]
         found[i] += total
+
+
+@_compiled(reorder=True)
+def _images(line, apart, width, rows, sums, found):
+    """Add <X_i, v> to every row's numbers, for the four vectors v of rows @ X. Rows of X are read four at a time, twice."""
+    m, tile = rows.shape[1], sums.shape[1]
+    for start in range(0, width, tile):
+        n = min(tile, width - start)
+        part = line[start:]
+        p, q, r, s = sums[0, :n], sums[1, :n], sums[2, :n], sums[3, :n]
+        sums[:, :n] = 0
+        for i in range(0, m - 3, 4):
+            a, b, c, d = _four(part, apart, i, n)
+            _add_rows(p, q, r, s, a, b, c, d, rows[:, i : i + 4])
+        for i in range(m - m % 4, m):
+            row = part[i * apart : i * apart + n]
+            for k in range(4):
+                weight, total = rows[k, i], sums[k, :n]
+                for j in range(n):
+                    total[j] += weight * row[j]
+        for i in range(0, m - 3, 4):
+            a, b, c, d = _four(part, apart, i, n)
+            _pairs(a, b, c, d, p, q, r, s, found[i : i + 4], 0)
+        for k in range(4):
+            _dots(part[(m - m % 4) * apart :], apart, sums[k, :n], found[m - m % 4 :, k])
+
+
+@_compiled(reorder=True)
+def _four(line, apart, i, n):
+    """The rows i to i + 3."""
+    at = i * apart
+    a, b = line[at : at + n], line[at + apart : at + apart + n]
+    return a, b, line[at + 2 * apart : at + 2 * apart + n], line[at + 3 * apart : at + 3 * apart + n]
 
 
 # Products of all pairs: four rows times four others at a time.

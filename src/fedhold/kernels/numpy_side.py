@@ -49,7 +49,7 @@ class NumpyKernels:
         return Portion(2**24, parallel=False)
 
     def sweeping(self) -> Portion:
-        """For products and sweep."""
+        """For products, sweep and images."""
         return Portion(2**19, parallel=False)
 
     def measuring(self) -> Portion:
@@ -108,6 +108,11 @@ class NumpyKernels:
         if len(rows) == 1:
             return found
         return Products(found.along, found.offset, found.size, float(np.dot(sums[1], sums[1])))
+
+    def images(self, block: Block, rows: Matrix) -> Matrix:
+        """The products of every row of the block with every vector of rows @ X, one column for each of them."""
+        sums = rows.astype(block.dtype) @ block
+        return (block @ sums.T).astype(np.float64)
 
     def residuals(
         self, block: Block, weights: Vector, pulls: Vector, origin: Vector | None, centre: Vector

@@ -6,7 +6,7 @@ from a mixing, the matrix that makes new rows from the clients. Imports: `fedhol
     declaration.py    what a rule declares about itself, beside its definition
     m_estimators.py   geometry rules: mean, huber, geometric_median, median_of_means, centered_clipping
     selection.py      geometry rules: krum, multi_krum, bulyan, minimum_diameter_averaging, monna
-    spectral.py       geometry rules: spectral_filter, covariance_agnostic_filter, smea, divide_and_conquer
+    spectral.py       geometry rules: spectral_huber, spectral_filter, covariance_agnostic_filter, smea, divide_and_conquer
     directions.py     geometry rules that look from 0: comparative_gradient_elimination, sign_guard, fl_trust, fools_gold
     columns.py        column rules: median, trimmed_mean, mean_around_median, phocas; and `by_columns` for a rule of your own
     mixing.py         what may be done to the clients before a rule sees them
@@ -18,7 +18,7 @@ from fedhold.rules.directions import comparative_gradient_elimination, fl_trust,
 from fedhold.rules.m_estimators import centered_clipping, geometric_median, huber, mean, median_of_means
 from fedhold.rules.mixing import adaptive_clipping, bucketing, clipping, nearest_neighbour_mixing, screen
 from fedhold.rules.selection import bulyan, krum, minimum_diameter_averaging, monna, multi_krum
-from fedhold.rules.spectral import covariance_agnostic_filter, divide_and_conquer, smea, spectral_filter
+from fedhold.rules.spectral import covariance_agnostic_filter, divide_and_conquer, smea, spectral_filter, spectral_huber
 
 __all__ = [
     "Bound",
@@ -52,5 +52,6 @@ __all__ = [
     "sign_guard",
     "smea",
     "spectral_filter",
+    "spectral_huber",
     "trimmed_mean",
 ]

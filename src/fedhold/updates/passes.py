@@ -41,6 +41,7 @@ __all__ = [
     "coordinates",
     "first_look",
     "gram_around",
+    "images",
     "measured",
     "places_on_a_line",
     "products_with",
@@ -355,6 +356,12 @@ def summed(updates: Updates, measure: Callable[[Block, slice], Any]) -> NDArray[
         return found
 
     return replace(updates, wide=False).sum(kernel, updates.kernels.squaring())
+
+
+def images(updates: Updates, rows: Matrix) -> Matrix:
+    """<X_i, v> of every client i with every vector v of rows @ X, one column for each: the vectors live one block at a time."""
+    kernels = updates.kernels
+    return updates.sum(lambda block, _: kernels.images(block, rows), kernels.sweeping())
 
 
 def gram_around(updates: Updates, place: Vector) -> Matrix:

@@ -1,0 +1,186 @@
+"""The default rule, spectral_huber: what it promises beyond the contract, by the Gram matrix and by passes."""
+
+import inspect
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import fedhold.geometry.view
+import oracles
+from fedhold import aggregate
+from fedhold.cli.aggregate import aggregate as aggregate_files
+from fedhold.flower import RobustStrategy
+from fedhold.nvflare import RobustAggregator
+from fedhold.spec import DEFAULT
+
+RULE = "spectral_huber"
+examples = settings(max_examples=25, deadline=None)
+seeds = st.integers(0, 10**6)
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Directions are found by passes, as for data of many millions of numbers."""
+    monkeypatch.setattr(fedhold.geometry.view, "EXACT", 0)
+
+
+def colluding(m=60, d=300, f=20, *, at=0.5, seed=0):
+    """Honest clients around 0 and f liars in one point, `at` typical distances away; and the liars' direction."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((m, d))
+    way = rng.standard_normal(d) / np.sqrt(d)
+    X[:f] = at * np.sqrt(d) * way
+    return X, way
+
+
+def distance(a, b):
+    return float(np.linalg.norm(np.asarray(a, float) - b))
+
+
+def test_it_is_the_default_everywhere():
+    assert DEFAULT == RULE
+    for function in (aggregate, RobustStrategy.__init__, RobustAggregator.__init__, aggregate_files):
+        assert inspect.signature(function).parameters["rule"].default == DEFAULT
+
+
+@pytest.mark.parametrize("at", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("f", [6, 12, 18, 24])
+def test_liars_in_one_point_move_it_less_than_half_as_far_as_huber(f, at):
+    X, _ = colluding(f=f, at=at)
+    honest = X[f:].mean(axis=0)
+    assert distance(aggregate(X).value, honest) < distance(aggregate(X, "huber").value, honest) / 2
+
+
+@given(seed=seeds, exponent=st.floats(0, 300), apart=st.booleans(), m=st.integers(3, 41))
+@examples
+def test_less_than_half_of_the_clients_cannot_carry_it_away(seed, exponent, apart, m):
+    """|c - mu| <= 7 R for m up to 41, R the radius of the honest, and the correction adds at most the median distance."""
+    rng = np.random.default_rng(seed)
+    f = (m - 1) // 2
+    X = rng.standard_normal((m, 5))
+    honest = X[f:].mean(axis=0)
+    radius = np.linalg.norm(X[f:] - honest, axis=1).max()
+    X[:f] = 10.0**exponent * (rng.standard_normal((f, 5)) if apart else rng.standard_normal(5))
+    assert distance(aggregate(X).value, honest) <= 7 * radius + 8 * radius
+
+
+def test_half_of_the_clients_can():
+    X, way = colluding(m=20, f=11, at=1e6)
+    assert aggregate(X).value @ way > 1e6
+
+
+def hostile(seed):
+    """Clients of every kind: clustered, skewed, on a line, few, with liars of any length and claims of any size."""
+    rng = np.random.default_rng(seed)
+    m, d = int(rng.integers(2, 60)), int(rng.integers(1, 30))
+    X = rng.standard_normal((m, d)) ** rng.integers(1, 4) * rng.exponential(size=d) ** 2
+    f = int(rng.integers(0, (m + 1) // 2))
+    X[:f] += 10 ** rng.uniform(-2, 6) * rng.standard_normal((1 + rng.integers(0, 2) * (f - 1) if f else 0, d))
+    return X, 10 ** rng.uniform(0, rng.choice([0.0, 2.0]) + 1e-9, m)
+
+
+@given(seed=seeds)
+@settings(max_examples=200, deadline=None)
+def test_it_stays_within_the_median_distance_of_huber(seed):
+    X, n = hostile(seed)
+    capped = np.minimum(n, np.median(n))
+    plain = aggregate(X, "huber", samples=capped)
+    limit = np.median(np.sqrt(capped) * plain.clients.distances) / np.sqrt(np.median(capped))
+    assert distance(aggregate(X, samples=n).value, plain.value) <= limit * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 39, 40, 41])
+@pytest.mark.parametrize("d", [1, 2, 50])
+def test_any_number_of_clients_and_columns(m, d):
+    X = np.random.default_rng(m + d).standard_normal((m, d))
+    result = aggregate(X)
+    assert result.converged
+    assert distance(result.value, oracles.spectral_huber(X)) <= 1e-5 * np.sqrt(d)
+    np.testing.assert_allclose(result.weights @ X, result.value, atol=1e-12)
+
+
+def test_a_claim_above_the_median_is_worth_nothing():
+    X, _ = colluding()
+    modest, greedy = np.full(60, 50.0), np.full(60, 50.0)
+    greedy[:20] = 1e9
+    assert distance(aggregate(X, samples=greedy).value, aggregate(X, samples=modest).value) <= 1e-12
+    small = np.where(np.arange(60) < 40, 50.0, 20.0)
+    assert aggregate(X, samples=small).weights[-1] < 0.9 * aggregate(X, samples=modest).weights[-1]
+
+
+def test_lines_that_two_groups_share_have_no_side():
+    """With as many clients on either side, the sign that an eigenvector happens to have would decide."""
+    X = np.concatenate([np.zeros((20, 3)), np.ones((20, 3))])
+    X += 0.01 * np.random.default_rng(0).standard_normal((20, 3)).repeat(2, axis=0)[np.r_[0:40:2, 1:40:2]] * [1, 0, 0]
+    np.testing.assert_allclose(aggregate(1 - X).value, 1 - aggregate(X).value, atol=1e-6)
+
+
+# By passes
+
+
+@pytest.mark.parametrize("f", [6, 12, 18, 24])
+def test_passes_find_what_pairs_find(f, monkeypatch):
+    X, _ = colluding(f=f, d=2000)
+    exact = aggregate(X)
+    monkeypatch.setattr(fedhold.geometry.view, "EXACT", 0)
+    found = aggregate(X)
+    assert distance(found.value, exact.value) <= 0.02 * np.sqrt(2000)
+    assert distance(found.value, X[f:].mean(axis=0)) < distance(aggregate(X, "huber").value, X[f:].mean(axis=0)) / 2
+
+
+@pytest.mark.usefixtures("passes")
+@pytest.mark.parametrize("attacked", [False, True])
+def test_by_passes_it_matters_neither_who_stands_where_nor_how_the_axes_lie(attacked):
+    rng = np.random.default_rng(3)
+    X, _ = colluding(f=15 if attacked else 0)
+    value = aggregate(X, tol=1e-9).value
+    order = rng.permutation(len(X))
+    axes = np.linalg.qr(rng.standard_normal((300, 300)))[0]
+    away = 100 * rng.standard_normal(300)
+    assert distance(aggregate(X[order], tol=1e-9).value, value) <= 1e-6
+    assert distance(aggregate(X @ axes, tol=1e-9).value, value @ axes) <= 1e-6
+    assert distance(aggregate(X + away, tol=1e-9).value, value + away) <= 1e-6
+    assert distance(aggregate(X * 1e-90, tol=1e-9).value * 1e90, value) <= 1e-6
+
+
+@pytest.mark.usefixtures("passes")
+@pytest.mark.parametrize("offset", [0.0, 10.0, 3000.0])
+def test_by_passes_float32_and_an_offset_cost_no_more_than_their_rounding(offset):
+    X, _ = colluding()
+    single = (X + offset).astype(np.float32)
+    expected = aggregate(single.astype(np.float64)).value
+    assert distance(aggregate(single).value, expected) <= 1e-4 * np.sqrt(300) + 1e-7 * offset * np.sqrt(300)
+
+
+@pytest.mark.usefixtures("passes")
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_by_passes_few_columns_are_exhausted(rank):
+    X = np.random.default_rng(rank).standard_normal((50, rank))
+    assert distance(aggregate(X).value, oracles.spectral_huber(X)) <= 1e-5
+
+
+# The certificate
+
+
+def test_the_certificate_is_hubers_and_the_distance_to_it():
+    X, _ = colluding(f=8)
+    corrected, plain = aggregate(X), aggregate(X, "huber")
+    apart = distance(corrected.value, plain.value)
+    assert apart > 0
+    for f in (0, 3, 8):
+        expected = plain.certificate.radius(f) + apart
+        assert corrected.certificate.radius(f) == pytest.approx(expected, rel=1e-5)
+    T = plain.clients.thresholds
+    others = aggregate(X[8:], "huber", threshold=T[8:]).value
+    assert distance(corrected.value, others) <= corrected.certificate.radius(8)
+
+
+def test_the_certificate_counts_the_samples_that_counted():
+    X, _ = colluding(f=8)
+    n = np.linspace(10, 25, 60)
+    capped = np.minimum(n, np.median(n))
+    corrected, plain = aggregate(X, samples=n), aggregate(X, "huber", samples=capped)
+    expected = plain.certificate.radius(8) + distance(corrected.value, plain.value)
+    assert corrected.certificate.radius(8) == pytest.approx(expected, rel=1e-5)
