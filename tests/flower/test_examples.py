@@ -3,12 +3,14 @@
 import functools
 import json
 import os
+import shlex
 import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from run_readmes import commands
 
 from fedhold.audit.records import read
 from fedhold.lab.datasets import DataError, mnist
@@ -172,3 +174,21 @@ def test_missing_files_are_told(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDHOLD_DATA")
     with pytest.raises(FileNotFoundError, match="FEDHOLD_DATA, which is not set"):
         load("va", seed=0)
+
+
+# READMEs
+
+
+@pytest.mark.parametrize("readme", sorted(EXAMPLES.glob("*/README.md")), ids=lambda readme: readme.parent.name)
+def test_commands_of_a_readme_name_what_is_there(readme):
+    """examples/run_readmes.py runs them all, which takes half an hour: here it is only that apps and words exist."""
+    found = commands(readme)
+    assert any(command.startswith("flwr run") for command in found)
+    for command in found:
+        words = shlex.split(command, comments=True)
+        for path in (word for word in words if word.startswith("examples/")):
+            assert (EXAMPLES.parent / path).exists(), command
+        if "--run-config" in words:
+            given = tomllib.loads("\n".join(shlex.split(words[words.index("--run-config") + 1], posix=False)))
+            project = tomllib.loads((readme.parent / "pyproject.toml").read_text(encoding="utf-8"))
+            assert set(given) <= set(project["tool"]["flwr"]["app"]["config"]), command

@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -15,6 +16,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from fedhold.flower.fetch import check_inflated
 from fedhold.flower.grid import exchange
 from fedhold.flower.limits import BadReplyError, Limits
+from fedhold.flower.salt import salted_array
 from fedhold.flower.strategy import RobustStrategy
 from flower_grid import FIRST, SILENT, LocalGrid, client_app, model
 from flower_nodes import Made, made_of
@@ -147,3 +149,31 @@ def array_of(chunk, times):
 def test_what_inflates_is_refused_before(made, told):
     with pytest.raises(BadReplyError, match=told):
         check_inflated(made.contents(), LIMITS)
+
+
+# Salt
+
+
+@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.array(5), np.zeros((0, 3)), np.ones(10**6, "f4")])
+def test_salt_changes_every_part_of_an_array_and_no_number(array):
+    before = Array(array)
+    after = [salted_array(before) for _ in range(2)]
+    for one in after:
+        np.testing.assert_array_equal(one.numpy(), array, strict=True)
+        assert (one.dtype, one.shape, one.stype) == (before.dtype, before.shape, before.stype)
+        assert (10 + int.from_bytes(one.data[8:10], "little")) % 64 == 0
+    assert len({one.object_id for one in (before, *after)}) == 3
+
+
+def test_messages_are_sent_again_with_salt_where_the_link_refuses_them():
+    class Refusing(LocalGrid):
+        def push_messages(self, messages):
+            if any("salt" not in message.content["config"] for message in messages):
+                answer = httpx.Response(500, request=httpx.Request("POST", "http://link"))
+                raise httpx.HTTPStatusError("refused", request=answer.request, response=answer)
+            return super().push_messages(messages)
+
+    grid = Refusing(client_app(), 4)
+    sent = messages(grid)
+    assert senders(exchange(grid, sent, 5.0, LIMITS)) == [0, 1, 2, 3]
+    assert len({id(message.content) for message in sent}) == 1

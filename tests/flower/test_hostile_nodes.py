@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from federation import HOST, Federation
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedhold.audit.records import read
 from flower_nodes import (
@@ -203,3 +203,35 @@ def test_no_reply_outgrows_what_was_sent(federation, tmp_path):
         assert told in row.reason, bomb.__name__
         assert len(row.reason) < 300
     assert record.seconds["round"] < timeout
+
+
+def foresees(node, message):
+    """Announce the configuration of the next round before the server does, with a part that never comes."""
+    told = message.content["config"]["server-round"]
+    if told == 1:
+        reply, config = honest_reply(node, message), made_of(ConfigRecord({"server-round": 2}))
+        config.parts = (Made("ArrayChunk", b"never"),)
+        assert config.name in node.announce(reply, wrapped(reply, config)[0]).objects_to_push
+
+
+def test_who_foresees_what_the_server_sends_does_not_stop_it(tmp_path):
+    """A SuperLink with a database refuses messages with an object of which it was told otherwise; with salt it takes them."""
+    salts = []
+
+    def watchful(node, message):
+        salts.append(message.content["config"].get("salt"))
+        honest()(node, message)
+
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        federation = stack.enter_context(Federation(tmp_path / "federation", database=tmp_path / "state.db"))
+        answers = [foresees, *[watchful] * 3]
+        nodes = [stack.enter_context(Node(f"{HOST}:{federation.port}", answer)) for answer in answers]
+        run = federation.run(TINY, folder=str(folder), num_server_rounds=2, min_nodes=4, timeout=10)
+        assert federation.wait(run, 200) == "finished:completed", federation.log(run)
+        assert [node.failure for node in nodes if node.failure] == []
+    rounds = read(folder / "audit.jsonl")
+    assert [record.outcome for record in rounds] == ["aggregated"] * 2
+    assert [sum(row.status != "rejected" for row in record.nodes) for record in rounds] == [3, 3]
+    assert [salt is None for salt in salts] == [True] * 3 + [False] * 3

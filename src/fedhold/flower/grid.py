@@ -11,9 +11,11 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from fedhold.flower.api import Grid, HttpGrid, Message, flower_log
+from fedhold.flower.api import Grid, HttpGrid, HTTPStatusError, Message, flower_log
 from fedhold.flower.fetch import Fetch, Step, error_reply, fetch_from
 from fedhold.flower.limits import Limits
+from fedhold.flower.salt import salt
+from fedhold.report import one_line
 
 POLL = 1.0  # seconds between two questions to the grid about its nodes
 LOG_EVERY = 10.0  # seconds between two lines in the log while nodes are missing
@@ -83,13 +85,23 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout: float, limits: Li
         return []
     for message in messages:
         message.metadata.group_id = f"{message.metadata.group_id}{secrets.token_hex(16)}"
-    ids = list(grid.push_messages(messages))
+    ids = _push(grid, messages)
     ids += [""] * (len(messages) - len(ids))
     asked = list(zip(ids, messages, strict=True))
     fetches = [fetch_from(grid, str(name), message, limits) for name, message in asked if name]
     undelivered = [error_reply(message, "the message could not be delivered") for name, message in asked if not name]
     # Flower's grid is made for several threads; of others it is not known, so that theirs wait for each other if they can.
     return undelivered + _collect(fetches, timeout, WORKERS if isinstance(grid, HttpGrid) else 1)
+
+
+def _push(grid: Grid, messages: Sequence[Message]) -> list[str]:
+    """Push the messages, and return their ids; where the SuperLink refuses them, once more with salt in them."""
+    try:
+        return list(grid.push_messages(messages))
+    except HTTPStatusError as problem:
+        flower_log.warning("The SuperLink refuses the messages; they are sent again with salt: %s", one_line(problem))
+        salt(messages)
+        return list(grid.push_messages(messages))
 
 
 @dataclass(eq=False)
