@@ -22,6 +22,7 @@ try:
     from flwr.serverapp import Grid as Grid
     from flwr.serverapp.strategy import FedAvg as FedAvg
     from flwr.serverapp.strategy import Result as Result
+    from flwr.serverapp.strategy import Strategy as Strategy
 except ImportError as problem:
     try:
         met = f"flwr {version('flwr')}"

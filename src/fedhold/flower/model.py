@@ -102,6 +102,30 @@ class Model:
                 arrays[key] = weighted_median(rows, np.asarray(weights)).astype(array.dtype)
         return Model(arrays)
 
+    def like(self, reply: Arrays) -> Model:
+        """The model in a reply, in the dtypes of this one."""
+        return Model({key: np.asarray(reply[key], array.dtype) for key, array in self.arrays.items()})
+
+    def with_floats_of(self, made: ArrayRecord, maker: str) -> Model | None:
+        """The model that another strategy made of this one, in our dtypes; None where it is not finite.
+
+        Of arrays that the rule does not aggregate the ones of this model stay: an optimiser's steps are for floats.
+
+        made   the arrays that the strategy returned
+        maker  its name
+        """
+        arrays: Arrays = {}
+        for key, array in self.arrays.items():
+            if key not in made or made[key].numpy().shape != array.shape:
+                raise ValueError(
+                    f"{maker} returned no array {key!r} of shape {array.shape}. Return all of the model's."
+                )
+            new = made[key].numpy()
+            if key in self.aggregated and not np.isfinite(new).all():
+                return None
+            arrays[key] = _as_dtype(new.astype(np.float64), array) if key in self.aggregated else array
+        return Model(arrays)
+
 
 def _no_bools(array: NDArray[Any]) -> str | None:
     """What is wrong with an array of bools whose bytes come from outside: NumPy and torch write no byte but 0 and 1, and what
