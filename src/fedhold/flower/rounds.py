@@ -17,6 +17,7 @@ from fedhold.audit import MOST_NAME, NodeRecord, RoundRecord, Seen, shown_name
 from fedhold.flower.api import Message, flower_log
 from fedhold.flower.model import Arrays, Model
 from fedhold.flower.replies import Reply
+from fedhold.kernels import Matrix
 from fedhold.report import one_line
 from fedhold.spec import Stage
 
@@ -194,7 +195,7 @@ def aggregate_replies(
     began = time.perf_counter()
     replies = [_checked(reply, model) for reply in replies]
     good = [reply for reply in replies if reply.reason is None]
-    updates = [model.update(reply.arrays or {}) for reply in good]
+    updates = model.updates([reply.arrays or {} for reply in good])
     quorum = {"asked": asked, "usable": len(good), "needed": rule.needed(asked)}
 
     def kept(note: str) -> Outcome:
@@ -210,9 +211,9 @@ def aggregate_replies(
         return kept(too_few())
     call: dict[str, Any] = dict(rule.parameters)
     if rule.from_last and last is not None:
-        call["start"] = last
+        call["start"] = model.joined(last)
     if rule.takes_root and root is not None:
-        call["root"] = root
+        call["root"] = model.joined(root)
     try:
         result = aggregate(
             updates,
@@ -220,7 +221,6 @@ def aggregate_replies(
             samples=np.array([reply.samples for reply in good], np.float64),
             rng=rng,
             sample_cap=rule.sample_cap,
-            like=updates[0],
             **call,
         )
     except ValueError as problem:  # nobody was admitted, or fewer clients than the rule needs
@@ -230,9 +230,10 @@ def aggregate_replies(
     if quorum["usable"] < quorum["needed"]:
         return kept(too_few())
     weights = [1.0 if result.weights is None else float(result.weights[i]) for i in admitted]
-    if not all(np.isfinite(array).all() for array in result.value.values()):
+    if not np.isfinite(result.value).all():
         return kept("the aggregate is not finite")
-    moved = model.moved(result.value, [good[i].arrays or {} for i in admitted], weights)
+    update = model.split(result.value)
+    moved = model.moved(update, [good[i].arrays or {} for i in admitted], weights)
     seconds = time.perf_counter() - began
     clients = {reply.node: client for reply, client in zip(good, result.clients, strict=True)}
     return Outcome(
@@ -240,7 +241,7 @@ def aggregate_replies(
         rows=tuple(
             _admitted(reply, clients[reply.node]) if reply.reason is None else _rejected(reply) for reply in replies
         ),
-        last=dict(result.value) if rule.from_last else None,
+        last=update if rule.from_last else None,
         converged=result.converged,
         iterations=result.iterations,
         certificate=_certificate(result, rule, len(admitted)) if rule.certify else None,
@@ -286,14 +287,9 @@ def _rejected(reply: Reply) -> NodeRecord:
     return NodeRecord(str(reply.node), "train", "rejected", reply.reason, weight=0.0, claimed=reply.claimed)
 
 
-def _rows_without_aggregate(
-    replies: Sequence[Reply], good: Sequence[Reply], updates: Sequence[Arrays]
-) -> tuple[NodeRecord, ...]:
+def _rows_without_aggregate(replies: Sequence[Reply], good: Sequence[Reply], updates: Matrix) -> tuple[NodeRecord, ...]:
     """The rows of a round that keeps the model: bad replies and updates are rejected, the others dropped."""
-    finite = {
-        reply.node: all(np.isfinite(array).all() for array in update.values())
-        for reply, update in zip(good, updates, strict=True)
-    }
+    finite = {reply.node: bool(np.isfinite(update).all()) for reply, update in zip(good, updates, strict=True)}
     rows = []
     for reply in replies:
         if reply.reason is None and finite[reply.node]:

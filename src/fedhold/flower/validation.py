@@ -41,7 +41,10 @@ class Validation:
 
     def root(self, model: Model) -> Arrays | None:
         """The server's own update of the model."""
-        return None if self.train is None else model.update(Model.of(self.train(model.record())).arrays)
+        if self.train is None:
+            return None
+        (row,) = model.updates([Model.of(self.train(model.record())).arrays])
+        return model.split(row)
 
     def chosen(self, admitted: Sequence[int], suspects: Sequence[int], rng: np.random.Generator) -> list[int]:
         """Whose replies to measure.
