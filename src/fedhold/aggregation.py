@@ -445,7 +445,7 @@ class Aggregation:
 
     @cached_property
     def certificate(self) -> Certificate | None:
-        """Its .radius(f): leave out any f clients, and everyone else's aggregate lies within it; None for rules without one.
+        """Its .radius(f): leave out any f clients, and everyone else's Huber aggregate lies within; None for rules without one.
 
         It is about the value as it is, rounded to its dtype, with thresholds and sample caps as they are; `Certificate.radius`
         can do more. It is computed from the updates when it is first asked for; a RuntimeError is raised if they have changed

@@ -16,7 +16,7 @@ from browser import probe_page
 from fedhold.audit.heatmap import ABSENT, EVALUATION, QUARANTINED, REJECTED, UNWEIGHED, WEIGHED, node_map, states
 from fedhold.audit.page import report_audit, write_audit
 from fedhold.audit.records import NodeRecord, append, metric_series, number_of
-from fedhold.audit.suspects import FAR, judge_round, standings
+from fedhold.audit.suspects import FAR, Tally, judge_round, standings
 from fedhold.cli.app import app
 from fedhold.report.colours import SCALE
 
@@ -47,10 +47,10 @@ def test_the_suspects_are_those_who_misbehaved():
     ranked = standings(records())
     assert [one.node for one in ranked if one.is_suspect] == LIARS
     flipper, broken, evaluator = ranked[:3]
-    assert (flipper.asked, flipper.held, flipper.rejected, flipper.clipped) == (20, 20, 0, 20)
+    assert (flipper.asked, flipper.held, flipper.rejected) == (20, 20, 0)
     assert flipper.reasons == ((FAR, 20),)
     assert flipper.share < 0.05
-    assert (broken.rejected, broken.share, broken.last_asked, broken.last_good) == (20, 0.0, 20, None)
+    assert (broken.rejected, broken.share, broken.last_asked, broken.last_used) == (20, 0.0, 20, None)
     assert broken.reasons == ((ESCAPES, 10), (SCRIPT, 10))
     assert (evaluator.asked, evaluator.quarantined, evaluator.bad_evaluations, evaluator.rejected) == (15, 5, 15, 0)
     assert ranked[3].suspicion == 0
@@ -159,11 +159,67 @@ def test_the_files_hold_the_numbers(tmp_path):
 def test_the_page_tells_the_run(tmp_path):
     text = write_audit(tmp_path, records(), title="t").read_text(encoding="utf-8")
     assert "only rejections count" not in text
-    for told in ("huber(threshold=automatic)", "in 2 of 20 rounds", "Radius for f = 2", "Proven in 18 of 20 rounds"):
+    for told in (
+        "huber(threshold=automatic)",
+        "rounds without a new model",
+        "Radius for f = 2",
+        "Proven in 18 of 20 rounds",
+    ):
         assert told in text
     assert re.search(r"<td>7-8</td><td[^>]*>2 good replies, 4 needed", text)
     assert set(re.findall(r'(?:href|src)="([^"#]{0,10})', text)) == {"data:,", "data:image", ""}
     assert not re.search(r"https?://|@import|url\(", text)
+    assert re.search(r"rounds without a new model</td><td[^>]*>7-8<", text)
+    fine = write_audit(tmp_path, records(5), title="t").read_text(encoding="utf-8")
+    assert re.search(r"rounds without a new model</td><td[^>]*>none<", fine)
+    assert "clipped" not in fine  # every honest node of a healthy run is
+    assert "last good" not in fine
+
+
+def named(rounds, name="<b>clinic</b>\x1b[31m"):
+    """The rounds, in which the first node calls itself something."""
+    return [
+        dataclasses.replace(
+            each,
+            nodes=tuple(dataclasses.replace(row, name=name if row.node == NODES[0] else None) for row in each.nodes),
+        )
+        for each in rounds
+    ]
+
+
+def test_names_are_shown_beside_ids_as_text(tmp_path):
+    page = write_audit(tmp_path, named(records()), title="t")
+    text = page.read_text(encoding="utf-8")
+    assert "<b>clinic" not in text
+    assert f"&lt;b&gt;clinic&lt;/b&gt;\\x1b[31m ({NODES[0]})" in text
+    rows = read(tmp_path / "numbers" / "nodes.csv")
+    assert {row["name"] for row in rows if row["node"] == NODES[0]} == {"<b>clinic</b>\\x1b[31m"}
+    assert {row["name"] for row in rows if row["node"] != NODES[0]} == {""}
+    assert read(tmp_path / "numbers" / "suspects.csv")[0]["name"].startswith("<b>clinic")
+    unnamed = write_audit(tmp_path / "unnamed", records(), title="t")
+    assert ">name<" in text
+    assert ">name<" not in unnamed.read_text(encoding="utf-8")
+    assert "name" not in read(tmp_path / "unnamed" / "numbers" / "suspects.csv")[0]
+
+
+def test_measured_effects_are_in_the_tables(tmp_path):
+    rounds = [
+        dataclasses.replace(
+            each,
+            nodes=tuple(dataclasses.replace(row, effect=0.5 if row.node == NODES[0] else None) for row in each.nodes),
+        )
+        for each in records(3)
+    ]
+    text = write_audit(tmp_path, rounds, title="t").read_text(encoding="utf-8")
+    assert "effect on loss" in text
+    assert read(tmp_path / "numbers" / "suspects.csv")[0]["effect on loss"] == "0.5"
+
+
+def test_the_tally_agrees_with_the_standings():
+    tally = Tally()
+    for each in records():
+        tally = tally.after(judge_round(each).values())
+    assert tally.suspects() == [one.node for one in standings(records()) if one.is_suspect] == LIARS
 
 
 def test_another_run_stands_beside_this_one(tmp_path):
@@ -213,7 +269,17 @@ def test_states_of_nodes_by_round():
     assert codes[5, 20] == UNWEIGHED
     assert (codes[:, 20] == ABSENT).sum() == len(NODES) - 1
     assert (np.isnan(shares) == np.isin(codes, (REJECTED, QUARANTINED, UNWEIGHED, ABSENT))).all()
-    np.testing.assert_allclose(np.nanmean(shares[:, :20], axis=0), 1)
+    samples = np.where(np.array(NODES) == CAPPED, 300, 100)[:, None] * ~np.isnan(shares[:, :20])
+    np.testing.assert_allclose(np.nansum(shares[:, :20] * samples, axis=0) / samples.sum(axis=0), 1)
+
+
+def test_an_equal_share_per_sample_is_1():
+    seen = judge_round(one_round(node("a", 0.1, 100), node("b", 0.2, 200), node("c", 0.7, 700)))
+    assert [one.share for one in seen.values()] == pytest.approx([1, 1, 1])
+    assert {one.word for one in seen.values()} == {"counted"}
+    seen = judge_round(one_round(*(node(str(k), 0.33, 100, "clipped") for k in range(3)), node("far", 0.01, 100)))
+    assert [one.word for one in seen.values()] == ["counted", "counted", "counted", "held down"]
+    assert seen["far"].share == pytest.approx(0.04)
 
 
 def picture_of(drawn):
@@ -349,7 +415,7 @@ def test_a_browser_shows_the_audit(tmp_path):
         for row, (_, top, _) in enumerate(seen["names"]):
             assert top == pytest.approx(row * seen["rowHeight"], abs=1)
         assert seen["readouts"] == [
-            f"Node {NODES[0]}, round 1: weight 0.00 of an equal share.",
+            f"Node {NODES[0]}, round 1: share 0.05.",
             f"Node {NODES[1]}, round 4: reply rejected.",
             f"Node {NODES[2]}, round 10: in quarantine.",
             f"Node {NODES[2]}, round 20: only its evaluation rejected.",

@@ -9,17 +9,23 @@ from fedhold.audit.live import watch
 from fedhold.audit.metrics import unusable_metrics
 from fedhold.audit.page import report_audit
 from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, append, find_audit, read
-from fedhold.audit.suspects import Standing
+from fedhold.audit.suspects import MOST_NAME, Seen, Standing, Tally, judge_round, shown_name, standings
 
 __all__ = [
+    "MOST_NAME",
     "STATUSES",
     "NodeRecord",
     "RoundRecord",
+    "Seen",
     "Standing",
+    "Tally",
     "append",
     "find_audit",
+    "judge_round",
     "read",
     "report_audit",
+    "shown_name",
+    "standings",
     "unusable_metrics",
     "watch",
 ]

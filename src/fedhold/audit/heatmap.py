@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.audit.records import RoundRecord
-from fedhold.audit.suspects import Seen, Standing, judge_round, short_names
+from fedhold.audit.suspects import Seen, Standing, judge_round, short_names, shown_name
 from fedhold.report import FULL, MOST_COLUMNS, MOST_ROWS, Block, Tick, column_ticks, data_uri, group_means, groups
 
 TALL, HIGHEST = 600, 20  # pixels: of the whole map, of one row
 READABLE = 12  # pixels: a row this high has its node's name beside it
+LABEL = 16  # characters of a node's name beside its row
 FEW = 60  # columns that have lines between them
 LETTERS = string.ascii_uppercase + string.ascii_lowercase[:15]  # each stands for a weight, from 0 to FULL
 ABSENT, WEIGHED, UNWEIGHED, REJECTED, EVALUATION, QUARANTINED = range(6)  # what became of a node in a round
@@ -63,7 +64,7 @@ MARKS = {
     UNWEIGHED: Mark("unweighed", "took part, without a weight", "u"),
     ABSENT: Mark("absent", "not asked", ".", 0, 0),
 }
-KEPT = Mark("kept", "model kept", "")
+KEPT = Mark("kept", "no new model", "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,7 @@ class States:
     """What became of each node in each round.
 
     codes    (nodes, rounds) ABSENT, WEIGHED, ...
-    shares   (nodes, rounds) weights in units of an equal share, NaN for nodes without one
+    shares   (nodes, rounds) 1 is an equal share per sample, NaN for nodes without one
     """
 
     codes: NDArray[np.int8]
@@ -227,7 +228,9 @@ def _title(rounds: int, columns: int, ranked: Sequence[Standing], shown: int) ->
 def _labels(shown: Sequence[Standing], names: dict[str, str], row: float) -> tuple[Label, ...]:
     """The name of each node; or, where rows are too low for that, a word for all suspects and one for all others."""
     if row >= READABLE:
-        return tuple(Label(names[one.node], row, one.is_suspect) for one in shown)
+        return tuple(
+            Label(shown_name(one.node, one.name and one.name[:LABEL], names), row, one.is_suspect) for one in shown
+        )
     suspects = sum(one.is_suspect for one in shown)
     both = (Label("suspects", suspects * row, True), Label("others", (len(shown) - suspects) * row, False))
     return tuple(

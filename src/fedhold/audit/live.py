@@ -19,14 +19,25 @@ from rich.table import Table
 from rich.text import Text
 
 from fedhold.audit.records import RoundRecord, find_audit, metric_series, number_of, read, rule_of
-from fedhold.audit.suspects import NOT_ASKED, Seen, Standing, judge_round, ranges, short_names, standings
+from fedhold.audit.suspects import (
+    COUNTED,
+    HELD_DOWN,
+    NOT_ASKED,
+    Seen,
+    Standing,
+    judge_round,
+    ranges,
+    short_names,
+    shown_name,
+    standings,
+)
 from fedhold.report import FULL, number, table_of, visible
 
 OTHER_LINES = 18  # of a screen, beside the nodes
 IDLE = 4  # times as long as reading and showing take, so that a long audit costs no more than a fifth of a core
 MOST_SAID = 400  # characters of a note, or of a part of a line
-STYLES = {"kept": "green", "clipped": "cyan", "dropped": "yellow", "rejected": "bold red", "quarantined": "magenta"}
-BAR = 8  # characters for a weight of FULL equal shares
+STYLES = {COUNTED: "green", HELD_DOWN: "yellow", "rejected": "bold red", "quarantined": "magenta"}
+BAR = 8  # characters for a share of FULL
 POINTS = 16  # of a sparkline
 MOST_METRICS, MOST_SUSPECTS = 6, 5
 TAKEN = 67  # columns of the screen that the table of nodes needs beside the reasons
@@ -177,7 +188,7 @@ class Scoreboard:
     def _head(self) -> Iterable[Text]:
         last = self.rounds[-1]
         kept = [record.round for record in self.rounds if record.outcome != "aggregated"]
-        outcome = ("aggregated", "green") if last.outcome == "aggregated" else ("model kept", "bold red")
+        outcome = ("aggregated", "green") if last.outcome == "aggregated" else ("no new model", "bold red")
         yield Text("   ").join(
             [
                 Text(f"Round {last.round}", "bold"),
@@ -190,7 +201,7 @@ class Scoreboard:
         if last.outcome != "aggregated" and last.note:
             yield Text(self._say(last.note), "red")
         if kept:
-            yield Text(f"Model kept in {len(kept)} of {len(self.rounds)} rounds: {ranges(kept)}")
+            yield Text(f"No new model in {len(kept)} of {len(self.rounds)} rounds: {ranges(kept)}")
         yield from self._metrics()
 
     def _metrics(self) -> Iterable[Text]:
@@ -214,20 +225,18 @@ class Scoreboard:
     def _nodes(self, ranked: Sequence[Standing], room: int) -> Table:
         seen = judge_round(self.rounds[-1])
         names = short_names([one.node for one in ranked])
-        table = table_of(
-            *("node", "status", "weight", "rejected", "held down", "reason"), numbers=("rejected", "held down")
-        )
+        table = table_of(*("node", "status", "share", "rejected", HELD_DOWN, "reason"), numbers=("rejected", HELD_DOWN))
         for one in ranked[: self.rows]:
-            table.add_row(Text(self._say(names[one.node])), *self._cells(one, seen.get(one.node), max(8, room)))
+            called = self._say(shown_name(one.node, one.name, names))
+            table.add_row(Text(called), *self._cells(one, seen.get(one.node), max(8, room)))
         return table
 
     def _cells(self, one: Standing, now: Seen | None, room: int) -> Iterable[Text]:
-        status, share = (NOT_ASKED, None) if now is None else (now.status, now.share)
-        held = now is not None and now.held and status != "rejected"
-        style = "yellow" if held else STYLES.get(status, "dim")
+        word, share = (NOT_ASKED, None) if now is None else (now.word, now.share)
+        style = STYLES.get(word, "dim")
         bar = BLOCKS[self._drawn] * round(BAR * min(1.0, (share or 0.0) / FULL))
         rejected = one.rejected + one.bad_evaluations
-        yield Text(self._say(status), style)
+        yield Text(self._say(word), style)
         yield Text("   -" if share is None else f"{share:.2f} {bar.ljust(BAR)}", style)
         yield Text(str(rejected), "" if rejected else "dim")
         yield Text(f"{one.held}/{one.asked}", "bold red" if one.is_suspect else "dim")
@@ -240,7 +249,9 @@ class Scoreboard:
         yield Text(f"Suspects: {len(suspects)} of {len(ranked)} nodes", "bold")
         for one in suspects if self.rows is None else suspects[:MOST_SUSPECTS]:
             why = f": {self._say(one.reasons[0][0])}" if one.reasons else ""
-            said = f"  {self._say(one.node)}  held down in {one.held} of {one.asked} rounds{why}"
+            said = (
+                f"  {self._say(shown_name(one.node, one.name))}  {HELD_DOWN} in {one.held} of {one.asked} rounds{why}"
+            )
             yield Text(said, no_wrap=self.rows is not None, overflow="crop")
 
 
@@ -259,9 +270,13 @@ def round_line(record: RoundRecord, encoding: str = "utf-8") -> str:
     """One round as one line of plain text, for a log."""
     seen = judge_round(record)
     names = short_names(list(seen))
-    held = [f"{names[one.node]} ({'; '.join(one.reasons) or one.status})" for one in seen.values() if one.held]
+    held = [
+        f"{shown_name(one.node, one.name, names)} ({'; '.join(one.reasons) or one.status})"
+        for one in seen.values()
+        if one.held
+    ]
     outcome = (
-        "aggregated" if record.outcome == "aggregated" else f"model kept: {record.note or 'no reason was written'}"
+        "aggregated" if record.outcome == "aggregated" else f"no new model: {record.note or 'no reason was written'}"
     )
     metrics = [
         f"{phase} {name} {number(line[record.round])}"
@@ -269,7 +284,7 @@ def round_line(record: RoundRecord, encoding: str = "utf-8") -> str:
         for phase, line in phases.items()
     ]
     parts = [f"round {record.round}", rule_of(record), outcome, *_facts(record), *metrics[:MOST_METRICS]]
-    parts.append(f"held down {len(held)} of {len(seen)}" + (f": {', '.join(held)}" if held else ""))
+    parts.append(f"{HELD_DOWN} {len(held)} of {len(seen)}" + (f": {', '.join(held)}" if held else ""))
     return "  ".join(visible(part, MOST_SAID, encoding=encoding) for part in parts)
 
 
@@ -278,7 +293,7 @@ def _facts(record: RoundRecord) -> Iterable[str]:
     if record.certificate:
         radius = number_of(record.certificate.get("radius"))
         near = "not proven to be near" if radius is None else f"within {number(radius)}"
-        yield f"everyone else's aggregate {near}, without any {record.certificate.get('f')}"
+        yield f"everyone else's Huber aggregate {near}, without any {record.certificate.get('f')}"
     seconds = [number_of(record.seconds.get(part)) for part in ("round", "aggregation")]
     if seconds[0] is not None:
         yield f"{number(seconds[0])} s" + ("" if seconds[1] is None else f" (aggregation {number(seconds[1])} s)")

@@ -25,7 +25,7 @@ from fedhold.audit.records import (
     rule_of,
     seconds_series,
 )
-from fedhold.audit.suspects import RULE, Standing, judge_round, ranges, standings
+from fedhold.audit.suspects import HELD_DOWN, RULE, Standing, judge_round, ranges, shown_name, standings
 from fedhold.certificate import MEANING
 from fedhold.report import (
     Block,
@@ -46,8 +46,8 @@ from fedhold.report import (
 from fedhold.storage import write_whole
 
 HEAT = (
-    "Each row is a node, the most suspicious on top, and each column a round. The colour is the node's weight in the "
-    "aggregate; 1 is an equal share among the admitted nodes. A bar beside its name marks a suspect."
+    "Each row is a node, the most suspicious on top, and each column a round. The colour is the node's share of the "
+    "aggregate; 1 is an equal share per sample. A bar beside its name marks a suspect."
 )
 RADIUS = f"{MEANING} There is no line where nothing could be proven."
 CLAIMS = (
@@ -117,7 +117,7 @@ def write_audit(
 
 
 def _head(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> str:
-    suspects = [visible(one.node, 40) for one in ranked if one.is_suspect]
+    suspects = [shown_name(one.node, one.name) for one in ranked if one.is_suspect]
     more = f" and {len(suspects) - NAMED} more" if len(suspects) > NAMED else ""
     who = ", ".join(suspects[:NAMED]) + more or "nobody"
     return f"{len(rounds)} round{'s' * (len(rounds) != 1)}, {len(ranked)} nodes. Suspects: {who}."
@@ -128,22 +128,22 @@ def _summary(rounds: Sequence[RoundRecord], ranked: Sequence[Standing], notes: I
     for record in rounds:
         if record.outcome != "aggregated":
             why.setdefault(visible(record.note or "no reason was written"), []).append(record.round)
-    statuses = Counter(visible(row.status) for record in rounds for row in record.nodes if row.phase == "train")
-    kept = sum(map(len, why.values()))
+    words = Counter(visible(seen.word) for record in rounds for seen in judge_round(record).values())
+    kept = ranges(when for times in why.values() for when in times)
     facts = [
         ("rule", ", ".join(dict.fromkeys(map(rule_of, rounds)))),
         ("rounds", ranges(record.round for record in rounds)),
         ("from", visible(rounds[0].time)),
         ("to", visible(rounds[-1].time)),
         ("nodes", f"{len(ranked)}, of them {sum(one.is_suspect for one in ranked)} suspects"),
-        ("training replies", ", ".join(f"{count} {status}" for status, count in statuses.most_common())),
-        ("model kept", f"in {kept} of {len(rounds)} rounds"),
+        ("nodes x rounds", ", ".join(f"{count} {word}" for word, count in words.most_common())),
+        ("rounds without a new model", kept or "none"),
         ("run", visible(rounds[-1].run)),
     ]
     blocks: list[Block] = [*(Paragraph(visible(note)) for note in notes), Table("summary", ("", ""), facts)]
     if why:
         rows = [(ranges(when), reason) for reason, when in why.items()]
-        title = "Rounds in which the model was kept"
+        title = "Rounds without a new model"
         blocks += [Heading(title), Table(title, ("rounds", "why"), rows, long=["why"])]
     return blocks
 
@@ -238,21 +238,29 @@ def tables(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> list[Ta
     ]
 
 
-def standings_table(ranked: Iterable[Standing], safe: Safe) -> Table:
-    """A row for each node, in the given order. The mean weight is in units of an equal share."""
-    header = (
-        *("node", REASONS, "suspicion", "asked", "held down", "rejected", "clipped", "dropped", "bad evaluations"),
-        *("quarantine", "mean weight", "last asked", "last good"),
-    )
-    rows = [
-        (
-            *(safe(one.node), "; ".join(f"{safe(reason)} ({count} x)" for reason, count in one.reasons), one.suspicion),
-            *(one.asked, one.held, one.rejected, one.clipped, one.dropped, one.bad_evaluations),
-            *(one.quarantined, one.share, one.last_asked, one.last_good),
-        )
-        for one in ranked
-    ]
-    return Table("nodes in all", header, rows, long=[REASONS])
+def standings_table(ranked: Sequence[Standing], safe: Safe) -> Table:
+    """A row for each node, in the given order. The share is its mean; 1 is an equal share per sample.
+
+    Columns for what few federations have, names and measured effects, are left out where they would be empty.
+    """
+    columns: dict[str, list[object]] = {
+        "node": [safe(one.node) for one in ranked],
+        "name": [one.name and safe(one.name) for one in ranked],
+        REASONS: ["; ".join(f"{safe(reason)} ({count} x)" for reason, count in one.reasons) for one in ranked],
+        "suspicion": [one.suspicion for one in ranked],
+        "asked": [one.asked for one in ranked],
+        HELD_DOWN: [one.held for one in ranked],
+        "share": [one.share for one in ranked],
+        "rejected": [one.rejected for one in ranked],
+        "bad evaluations": [one.bad_evaluations for one in ranked],
+        "quarantine": [one.quarantined for one in ranked],
+        "effect on loss": [one.effect for one in ranked],
+        "last asked": [one.last_asked for one in ranked],
+        "last reply used": [one.last_used for one in ranked],
+    }
+    rare = ("name", "effect on loss")
+    shown = {name: column for name, column in columns.items() if name not in rare or any(x is not None for x in column)}
+    return Table("nodes in all", tuple(shown), list(zip(*shown.values(), strict=True)), long=[REASONS])
 
 
 def claims_table(rounds: Sequence[RoundRecord], safe: Safe, most: int | None = None) -> Table:
@@ -281,19 +289,27 @@ def _strangeness(row: NodeRecord) -> tuple[bool, float]:
 
 def _rounds_table(rounds: Iterable[RoundRecord]) -> Table:
     header = (
-        *("round", "time", "run", "rule", "outcome", "note", "nodes", "held down", "converged", "iterations"),
-        *("certificate f", "certificate radius", "seconds", "seconds of aggregation"),
+        *("round", "time", "run", "rule", "f", "outcome", "note", "nodes", HELD_DOWN, "asked", "usable", "quorum"),
+        *("converged", "iterations", "certificate f", "certificate radius", "loss before", "loss after"),
+        *("seconds", "seconds of aggregation"),
     )
     rows = []
     for record in rounds:
         seen = judge_round(record).values()
-        proof = record.certificate or {}
+        proof, quorum, loss = record.certificate or {}, record.quorum or {}, record.validation or {}
         rule, note = quoted(rule_of(record)), quoted(record.note or "")
         rows.append(
             (
-                *(record.round, record.time, record.run, rule, record.outcome, note),
-                *(len(seen), sum(one.held for one in seen), record.converged, record.iterations),
-                *(proof.get("f"), proof.get("radius"), record.seconds.get("round"), record.seconds.get("aggregation")),
+                *(record.round, record.time, record.run, rule, record.f, record.outcome, note),
+                *(len(seen), sum(one.held for one in seen)),
+                *(quorum.get("asked"), quorum.get("usable"), quorum.get("needed")),
+                *(record.converged, record.iterations, proof.get("f"), proof.get("radius")),
+                *(
+                    loss.get("before"),
+                    loss.get("after"),
+                    record.seconds.get("round"),
+                    record.seconds.get("aggregation"),
+                ),
             )
         )
     return Table("rounds", header, rows)
@@ -301,8 +317,8 @@ def _rounds_table(rounds: Iterable[RoundRecord]) -> Table:
 
 def _nodes_table(rounds: Iterable[RoundRecord]) -> Table:
     header = (
-        *("round", "node", "phase", "status", "reason", "distance", "threshold", "weight", "equal shares"),
-        *("held down", "claimed", "samples"),
+        *("round", "node", "name", "phase", "status", "reason", "distance", "threshold", "weight", "share"),
+        *(HELD_DOWN, "claimed", "samples", "effect on loss"),
     )
     rows = []
     for record in rounds:
@@ -312,9 +328,10 @@ def _nodes_table(rounds: Iterable[RoundRecord]) -> Table:
             claimed = quoted(row.claimed) if isinstance(row.claimed, str) else row.claimed
             rows.append(
                 (
-                    *(record.round, quoted(row.node), row.phase, row.status, quoted(row.reason or "")),
+                    *(record.round, quoted(row.node), quoted(row.name or ""), row.phase, row.status),
+                    quoted(row.reason or ""),
                     *(row.distance, row.threshold, row.weight, one.share if row.phase == "train" else None),
-                    *(one.held, claimed, row.samples),
+                    *(one.held, claimed, row.samples, row.effect),
                 )
             )
     return Table("nodes", header, rows)
@@ -323,10 +340,14 @@ def _nodes_table(rounds: Iterable[RoundRecord]) -> Table:
 def _metrics_table(rounds: Sequence[RoundRecord]) -> Table:
     series = metric_series(rounds)
     rows = [
-        (record.round, quoted(phase), quoted(name), line[record.round])
+        (record.round, quoted(phase), quoted(name), line[record.round], _plain(record, phase, name))
         for record in rounds
         for name, phases in series.items()
         for phase, line in phases.items()
         if record.round in line
     ]
-    return Table("metrics", ("round", "phase", "metric", "value"), rows)
+    return Table("metrics", ("round", "phase", "metric", "value", "plain average"), rows)
+
+
+def _plain(record: RoundRecord, phase: str, name: str) -> float | None:
+    return number_of(record.averages.get(phase, {}).get(name))

@@ -36,6 +36,9 @@ class NodeRecord:
     weight     its share of the aggregate (None for column rules, and for nodes that were not aggregated)
     claimed    the number of samples it claimed, or the text of what it sent instead
     samples    the number of samples it was given, after the cap
+    name       what it calls itself, where it does: text that it chose, so the id stays beside it
+    effect     by how much its own model has a larger loss than the model that was sent, on data of the server; None where that
+               was not measured
     """
 
     node: str
@@ -47,6 +50,8 @@ class NodeRecord:
     weight: float | None = None
     claimed: float | str | None = None
     samples: float | None = None
+    name: str | None = None
+    effect: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ class RoundRecord:
                   ones, which no minority of nodes can move far
     quorum        {"asked": ..., "usable": ..., "needed": ...}: how many nodes were asked to train, how many of their replies
                   could be used, and how many the round needed
+    f             how many liars the rule had to withstand among the clients that were left; None for rules that need no f
+    validation    {"before": ..., "after": ...}: the loss of the model on data of the server; None without such data
     """
 
     run: str
@@ -83,6 +90,8 @@ class RoundRecord:
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     averages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quorum: Mapping[str, int] | None = None
+    f: int | None = None
+    validation: Mapping[str, float] | None = None
 
 
 def append(path: Path, record: RoundRecord) -> None:

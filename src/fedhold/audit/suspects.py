@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedhold.audit.records import NodeRecord, RoundRecord
-from fedhold.report import LOW, held_down
+from fedhold.audit.records import NodeRecord, RoundRecord, number_of
+from fedhold.report import LOW, held_down, visible
 
 NOT_ASKED = "not asked"
+HELD_DOWN = "held down"  # the word for it, in tables, pages, logs and terminals
+COUNTED = "counted"  # the word for a node that was asked and not held down
 FAR = "far from the others: little weight"
+MOST_NAME = 40  # characters of what a node calls itself
 TAIL = 6  # digits of a node's id that are shown where there is no room for all
 RULE = (
     "A node is held down in a round when one of its replies was rejected, in training or in evaluation, or when both its "
@@ -39,9 +42,11 @@ class Seen:
 
     status           of its training reply; "not asked" where it has a row for its evaluation only
     reasons          for what was done to it
-    share            its weight in units of an equal share among the admitted; None where it has none
+    share            its weight in units of its fair part; 1 is an equal share per sample; None where it has none
     held             whether it was held down
     bad_evaluation   whether its evaluation was rejected
+    name             what it calls itself; None where it does not
+    effect           of its reply on the loss on the server's own data; None where that was not measured
     """
 
     node: str
@@ -50,6 +55,15 @@ class Seen:
     share: float | None
     held: bool
     bad_evaluation: bool
+    name: str | None = None
+    effect: float | None = None
+
+    @property
+    def word(self) -> str:
+        """What became of it, in a word: "held down" says more than how the rule did it."""
+        if self.status in ("rejected", "quarantined", NOT_ASKED):
+            return self.status
+        return HELD_DOWN if self.held else COUNTED
 
 
 @dataclass(frozen=True)
@@ -57,31 +71,66 @@ class Standing:
     """What became of one node over all rounds.
 
     asked ... quarantined   in how many rounds each of these was the case
-    share                   its mean weight in units of an equal share, 0 for each rejection; None where it never had one
+    share                   its mean weight in units of its fair part, 0 for each rejection; None where it never had one
     reasons                 the three most frequent, each with its number of rounds
-    last_asked, last_good   the last round in which it was asked, or its reply was accepted; None for never
+    last_asked, last_used   the last round in which it was asked, or its reply was used; None for never
+    name                    what it calls itself, as it did last
+    effect                  the median effect of its replies, of those that were measured
     """
 
     node: str
     asked: int
     held: int
     rejected: int
-    clipped: int
-    dropped: int
     bad_evaluations: int
     quarantined: int
     share: float | None
     reasons: tuple[tuple[str, int], ...]
     last_asked: int | None
-    last_good: int | None
+    last_used: int | None
+    name: str | None = None
+    effect: float | None = None
 
     @property
     def suspicion(self) -> float:
-        return self.held / (self.asked + 1)
+        return _suspicion(self.held, self.asked)
 
     @property
     def is_suspect(self) -> bool:
-        return 2 * self.held > self.asked or self.quarantined > 0
+        return _is_suspect(self.held, self.asked, self.quarantined)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How often each node was asked, held down and in quarantine so far: enough to name the suspects after every round of a
+    run that is too long to be judged anew each time.
+
+    counts  node -> (asked, held down, in quarantine), in rounds
+    """
+
+    counts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    def after(self, seen: Iterable[Seen]) -> Tally:
+        """The tally after a round."""
+        counts = dict(self.counts)
+        for one in seen:
+            asked, held, quarantined = counts.get(one.node, (0, 0, 0))
+            out = one.status == "quarantined"
+            counts[one.node] = (asked + (not out), held + (one.held and not out), quarantined + out)
+        return Tally(counts)
+
+    def suspects(self) -> list[str]:
+        """The suspects so far, the most suspicious first."""
+        found = [(node, *count) for node, count in self.counts.items() if _is_suspect(count[1], count[0], count[2])]
+        return [node for node, asked, held, _ in sorted(found, key=lambda one: (-_suspicion(one[2], one[1]), one[0]))]
+
+
+def _suspicion(held: int, asked: int) -> float:
+    return held / (asked + 1)
+
+
+def _is_suspect(held: int, asked: int, quarantined: int) -> bool:
+    return 2 * held > asked or quarantined > 0
 
 
 def judge_round(record: RoundRecord) -> dict[str, Seen]:
@@ -94,7 +143,8 @@ def judge_round(record: RoundRecord) -> dict[str, Seen]:
     weights, samples = np.array([row.weight for row in weighed], np.float64), [row.samples or 1.0 for row in weighed]
     held = held_down(weights, np.array(samples))
     low = {row.node for row, is_low in zip(weighed, held, strict=True) if is_low}
-    return {node: _seen(node, phases, len(admitted), node in low) for node, phases in rows.items()}
+    shares = dict(zip((row.node for row in weighed), weights * sum(samples) / np.array(samples), strict=True))
+    return {node: _seen(node, phases, shares.get(node), node in low) for node, phases in rows.items()}
 
 
 def standings(rounds: Iterable[RoundRecord]) -> list[Standing]:
@@ -134,34 +184,51 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _seen(node: str, phases: dict[str, NodeRecord], admitted: int, low: bool) -> Seen:
+def shown_name(node: str, name: str | None, short: Mapping[str, str] | None = None) -> str:
+    """A node for people: what it calls itself, and its id beside it, since any node can choose any name.
+
+    node   its id
+    name   what it calls itself
+    short  what to show of ids, as short_names() gives it; the whole id by default
+
+    >>> shown_name("4611686018427387905", "clinic"), shown_name("7", None)
+    ('clinic (4611686018427387905)', '7')
+    """
+    known = node if short is None else short[node]
+    return f"{visible(name, MOST_NAME)} ({visible(known)})" if name else visible(known)
+
+
+def _seen(node: str, phases: dict[str, NodeRecord], weighed: float | None, low: bool) -> Seen:
     train, evaluate = phases.get("train"), phases.get("evaluate")
     bad_evaluation = evaluate is not None and evaluate.status == "rejected"
     status = NOT_ASKED if train is None else train.status
-    share = 0.0 if status == "rejected" else None
-    if train is not None and train.weight is not None and status not in ("rejected", "quarantined"):
-        share = train.weight * admitted
+    share = 0.0 if status == "rejected" else None if weighed is None else float(weighed)
+    effect = None if train is None else number_of(train.effect)
+    name = next((row.name for row in (train, evaluate) if row is not None and row.name), None)
     reasons = tuple(row.reason for row in (train, evaluate) if row is not None and row.reason)
     reasons += (FAR,) * low
-    return Seen(node, status, reasons, share, status == "rejected" or bad_evaluation or low, bad_evaluation)
+    return Seen(
+        node, status, reasons, share, status == "rejected" or bad_evaluation or low, bad_evaluation, name, effect
+    )
 
 
 def _standing(node: str, times: Sequence[tuple[int, Seen]]) -> Standing:
     asked = [(k, seen) for k, seen in times if seen.status != "quarantined"]
     statuses = Counter(seen.status for _, seen in times)
     shares = [seen.share for _, seen in asked if seen.share is not None]
+    effects = [seen.effect for _, seen in asked if seen.effect is not None]
     good = [k for k, seen in asked if seen.status not in ("rejected", NOT_ASKED)]
     return Standing(
         node,
         asked=len(asked),
         held=sum(seen.held for _, seen in asked),
         rejected=statuses["rejected"],
-        clipped=statuses["clipped"],
-        dropped=statuses["dropped"],
         bad_evaluations=sum(seen.bad_evaluation for _, seen in asked),
         quarantined=statuses["quarantined"],
         share=statistics.fmean(shares) if shares else None,
         reasons=tuple(Counter(reason for _, seen in times for reason in seen.reasons).most_common(3)),
         last_asked=max((k for k, _ in asked), default=None),
-        last_good=max(good, default=None),
+        last_used=max(good, default=None),
+        name=next((seen.name for _, seen in reversed(times) if seen.name), None),
+        effect=statistics.median(effects) if effects else None,
     )

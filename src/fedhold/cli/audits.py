@@ -33,12 +33,13 @@ def write_audit_report(audit: Path, out: Path | None, console: Console) -> None:
 
     out  where the page goes; None is beside the audit
     """
-    from fedhold.audit import report_audit
+    from fedhold.audit import report_audit, shown_name
 
     page, suspects = report_audit(audit, out)
     for one in suspects[:SHOWN]:
         why = f" ({visible(one.reasons[0][0])})" if one.reasons else ""
-        print_line(console, f"Suspect: node {visible(one.node)}, held down in {one.held} of {one.asked} rounds{why}")
+        said = f"Suspect: node {shown_name(one.node, one.name)}, held down in {one.held} of {one.asked} rounds{why}"
+        print_line(console, said)
     if len(suspects) > SHOWN:
         console.print(f"And {len(suspects) - SHOWN} suspects more.")
     print_line(console, f"Report: {page}")

@@ -10,12 +10,16 @@ audit and a checkpoint. Imports: `fedhold.audit`, `fedhold.report`, `fedhold.agg
     model       the global model: updates from replies, the next model from an aggregate
     rounds      one round: replies -> outcome, rows for the audit
     averages    averages of metrics over nodes
+    around      another strategy of Flower inside the robust one
+    validation  what a node's update does to the loss on data of the server's own
     quarantine  which nodes are left out of sampling
     state       what a run goes on from, and its checkpoint
     api         Flower's names
 """
 
 from fedhold.flower.quarantine import Quarantine
+from fedhold.flower.state import RobustResult
 from fedhold.flower.strategy import RobustStrategy
+from fedhold.flower.validation import Validation
 
-__all__ = ["Quarantine", "RobustStrategy"]
+__all__ = ["Quarantine", "RobustResult", "RobustStrategy", "Validation"]

@@ -28,6 +28,7 @@ try:
     from flwr.serverapp import Grid as Grid
     from flwr.serverapp.strategy import FedAvg as FedAvg
     from flwr.serverapp.strategy import Result as Result
+    from flwr.serverapp.strategy import Strategy as Strategy
     from flwr.supercore.inflatable.inflatable_object import get_object_body as get_object_body
     from flwr.supercore.inflatable.inflatable_object import (
         get_object_head_values_from_object_content as get_object_head_values_from_object_content,

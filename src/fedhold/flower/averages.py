@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhold.aggregation import aggregate
 from fedhold.audit import unusable_metrics
 from fedhold.flower.api import MetricRecord, RecordDict, plain_average
 from fedhold.flower.replies import Reply
+from fedhold.kernels import Weights
 
 Average = Callable[[list[RecordDict], str], MetricRecord]
 """(replies, the name of the metric that holds the number of samples) -> averages; as Flower has it."""
@@ -56,11 +58,14 @@ def average_metrics(
         return Averages(None, reasons)
     limit = math.inf if sample_cap is None else sample_cap * statistics.median(samples[reply.node] for reply in usable)
     used = [min(samples[reply.node], limit) for reply in usable]
-    records = [_with_samples(reply, n, weight_key) for reply, n in zip(usable, used, strict=True)]
     if function is not plain_average:
+        records = [_with_samples(reply, n, weight_key) for reply, n in zip(usable, used, strict=True)]
         return Averages(function(records, weight_key), reasons)
-    metrics = [reply.metrics or {} for reply in usable]
-    return Averages(_locations(metrics, used), reasons, dict(plain_average(records, weight_key)))
+    columns = {name: np.array([(reply.metrics or {})[name] for reply in usable]) for name in usable[0].metrics or {}}
+    weights = np.array(used)
+    plain = {name: np.average(column, axis=0, weights=weights).tolist() for name, column in columns.items()}
+    robust = {name: _location(column, weights) for name, column in columns.items()}
+    return Averages(MetricRecord(robust), reasons, plain)
 
 
 def _with_samples(reply: Reply, used: float, weight_key: str) -> RecordDict:
@@ -71,20 +76,10 @@ def _with_samples(reply: Reply, used: float, weight_key: str) -> RecordDict:
     return record
 
 
-def _locations(metrics: Sequence[Mapping[str, Any]], samples: Sequence[float]) -> MetricRecord:
-    """The Huber location of every metric over the nodes; of a list of numbers, that of each of them by itself."""
-    averages = MetricRecord()
-    for name, first in metrics[0].items():
-        if isinstance(first, list):
-            columns = zip(*(own[name] for own in metrics), strict=True)
-            averages[name] = [_location(column, samples) for column in columns]
-        else:
-            averages[name] = _location([own[name] for own in metrics], samples)
-    return averages
-
-
-def _location(values: Sequence[float], samples: Sequence[float]) -> float:
-    if min(values) == max(values):
+def _location(values: NDArray[Any], samples: Weights) -> Any:
+    """The Huber location of a metric over the nodes, the rows; of lists of numbers, that of each column by itself."""
+    if values.ndim > 1:
+        return [_location(column, samples) for column in values.T]
+    if (values == values[0]).all():
         return float(values[0])
-    column = np.array(values, np.float64)[:, None]
-    return float(aggregate(column, "huber", samples=samples, sample_cap=None).value[0])
+    return float(aggregate(values[:, None].astype(np.float64), "huber", samples=samples, sample_cap=None).value[0])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.flower.api import Array, ArrayRecord
-from fedhold.kernels import Vector, from_host, weighted_median
+from fedhold.kernels import Matrix, Vector, from_host, weighted_median
 from fedhold.report import one_line
 
 Arrays = dict[str, NDArray[Any]]
@@ -75,16 +75,30 @@ class Model:
         """The model as Flower sends it."""
         return ArrayRecord({key: Array(np.asarray(array)) for key, array in self.arrays.items()})
 
-    def update(self, reply: Arrays) -> Arrays:
-        """What a client adds to the model: its reply minus the model.
+    def updates(self, replies: Sequence[Arrays]) -> Matrix:
+        """What clients add to the model: one row for each, its reply minus the model.
 
-        A difference that its dtype cannot hold becomes infinite, and the client is then rejected.
+        One matrix is passed over several times faster than many small arrays. Its dtype holds the digits of all arrays of the
+        model. A difference that the dtype cannot hold becomes infinite, and the client is then rejected.
         """
+        size = sum(array.size for array in self.aggregated.values())
+        matrix = np.empty((len(replies), size), np.result_type(np.float32, *self.aggregated.values()))
         with np.errstate(over="ignore", invalid="ignore"):
-            return {
-                key: np.asarray(np.subtract(reply[key], array, dtype=np.result_type(reply[key], array, np.float32)))
-                for key, array in self.aggregated.items()
-            }
+            for row, reply in zip(matrix, replies, strict=True):
+                for key, part in self.split(row).items():
+                    dtype = np.result_type(reply[key], self.arrays[key], np.float32)
+                    np.subtract(reply[key], self.arrays[key], out=part, dtype=dtype, casting="same_kind")
+        return matrix
+
+    def split(self, row: Vector) -> Arrays:
+        """A row of `updates`, or an aggregate of such rows, as the arrays that it consists of; they are views of it."""
+        ends = np.cumsum([array.size for array in self.aggregated.values()])
+        parts = np.split(row, ends[:-1])
+        return {k: part.reshape(a.shape) for (k, a), part in zip(self.aggregated.items(), parts, strict=True)}
+
+    def joined(self, update: Mapping[str, NDArray[Any]]) -> Vector:
+        """What `split` made of a row, as one row again."""
+        return np.concatenate([np.ravel(update[key]) for key in self.aggregated])
 
     def moved(self, update: Mapping[str, NDArray[Any]], replies: Sequence[Arrays], weights: Sequence[float]) -> Model:
         """The next model.
@@ -100,6 +114,30 @@ class Model:
             else:
                 rows = np.stack([reply[key] for reply in replies])
                 arrays[key] = weighted_median(rows, np.asarray(weights)).astype(array.dtype)
+        return Model(arrays)
+
+    def like(self, reply: Arrays) -> Model:
+        """The model in a reply, in the dtypes of this one."""
+        return Model({key: np.asarray(reply[key], array.dtype) for key, array in self.arrays.items()})
+
+    def with_floats_of(self, made: ArrayRecord, maker: str) -> Model | None:
+        """The model that another strategy made of this one, in our dtypes; None where it is not finite.
+
+        Of arrays that the rule does not aggregate the ones of this model stay: an optimiser's steps are for floats.
+
+        made   the arrays that the strategy returned
+        maker  its name
+        """
+        arrays: Arrays = {}
+        for key, array in self.arrays.items():
+            if key not in made or made[key].numpy().shape != array.shape:
+                raise ValueError(
+                    f"{maker} returned no array {key!r} of shape {array.shape}. Return all of the model's."
+                )
+            new = made[key].numpy()
+            if key in self.aggregated and not np.isfinite(new).all():
+                return None
+            arrays[key] = _as_dtype(new.astype(np.float64), array) if key in self.aggregated else array
         return Model(arrays)
 
 

@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 
 from fedhold.aggregation import Aggregation, Client, aggregate
-from fedhold.audit import NodeRecord, RoundRecord
+from fedhold.audit import MOST_NAME, NodeRecord, RoundRecord, Seen, shown_name
 from fedhold.flower.api import Message, flower_log
 from fedhold.flower.model import Arrays, Model
 from fedhold.flower.replies import Reply
+from fedhold.kernels import Matrix
+from fedhold.report import one_line
 from fedhold.spec import Stage
 
 MOST_CLIENTS = 1000  # a rule that needs more than these is not tried beforehand: that would take too long
+MOST_TOLD = 10  # nodes that a line of the log names, or that get a line of their own in a round
 BYZANTINE = 0.2  # the fraction of clients that a certificate is about, unless the user gives a number
 
 
@@ -37,6 +40,7 @@ class Rule:
     quorum       the fraction of the nodes asked of which more must send a usable reply
     least        the fewest clients that the rule takes
     accuses      whether a low weight tells against a client, as the rule and its mixings declare
+    takes_root   whether it compares clients with the server's own update
     """
 
     name: str
@@ -49,6 +53,7 @@ class Rule:
     quorum: float
     least: int
     accuses: bool
+    takes_root: bool
 
     def needed(self, asked: int) -> int:
         """How many usable replies a round needs that asks so many nodes. The rule's own bound holds besides."""
@@ -66,6 +71,7 @@ class Outcome:
     converged, iterations, certificate   as the audit has them
     seconds      how long the aggregation took
     quorum       how many nodes were asked, how many replies could be used, and how many the quorum needs
+    f            how many liars the rule had to withstand among the clients that were left
     """
 
     model: Model | None
@@ -77,6 +83,7 @@ class Outcome:
     certificate: dict[str, Any] | None = None
     seconds: float = 0.0
     quorum: Mapping[str, int] | None = None
+    f: int | None = None
 
 
 @dataclass
@@ -90,6 +97,7 @@ class Round:
     rows                the rows for the audit
     outcome             what training came to
     averages            the plain averages of metrics, by phase
+    validation          the losses of the model on the server's own data, before and after
     began               when the round began, on the clock of time.perf_counter
     """
 
@@ -100,14 +108,18 @@ class Round:
     rows: list[NodeRecord] = field(default_factory=list)
     outcome: Outcome = field(default_factory=lambda: Outcome(None, (), note="nobody was asked to train"))
     averages: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    validation: Mapping[str, float] | None = None
     began: float = field(default_factory=time.perf_counter)
 
-    def record(self, rule: Rule, run: str, metrics: Mapping[str, Mapping[str, Any]]) -> RoundRecord:
+    def record(
+        self, rule: Rule, run: str, metrics: Mapping[str, Mapping[str, Any]], names: Mapping[int, str]
+    ) -> RoundRecord:
         """The round as the audit has it.
 
         rule     the rule that aggregated it
         run      the id of the run
         metrics  the averages of this round, by phase
+        names    what nodes call themselves
         """
         outcome = self.outcome
         return RoundRecord(
@@ -117,7 +129,7 @@ class Round:
             rule=rule.name,
             parameters={},  # the spec has them
             outcome="kept" if outcome.model is None else "aggregated",
-            nodes=tuple(self.rows),
+            nodes=tuple(replace(row, name=names.get(int(row.node))) for row in self.rows),
             note=outcome.note,
             converged=outcome.converged,
             iterations=outcome.iterations,
@@ -126,6 +138,8 @@ class Round:
             metrics=metrics,
             averages=self.averages,
             quorum=outcome.quorum,
+            f=outcome.f,
+            validation=self.validation,
         )
 
 
@@ -159,7 +173,14 @@ def _takes(rule: str | Callable[..., Any], parameters: Mapping[str, Any], client
 
 
 def aggregate_replies(
-    model: Model, replies: Sequence[Reply], asked: int, rule: Rule, rng: np.random.Generator, last: Arrays | None
+    model: Model,
+    replies: Sequence[Reply],
+    asked: int,
+    rule: Rule,
+    rng: np.random.Generator,
+    *,
+    last: Arrays | None = None,
+    root: Arrays | None = None,
 ) -> Outcome:
     """Aggregate the updates of the replies that can be used. Where that cannot be done, keep the model and say why.
 
@@ -169,11 +190,12 @@ def aggregate_replies(
     rule     how to aggregate
     rng      for rules that draw
     last     the last aggregate, for rules that start from it
+    root     the server's own update, for rules that compare clients with it
     """
     began = time.perf_counter()
     replies = [_checked(reply, model) for reply in replies]
     good = [reply for reply in replies if reply.reason is None]
-    updates = [model.update(reply.arrays or {}) for reply in good]
+    updates = model.updates([reply.arrays or {} for reply in good])
     quorum = {"asked": asked, "usable": len(good), "needed": rule.needed(asked)}
 
     def kept(note: str) -> Outcome:
@@ -189,7 +211,9 @@ def aggregate_replies(
         return kept(too_few())
     call: dict[str, Any] = dict(rule.parameters)
     if rule.from_last and last is not None:
-        call["start"] = last
+        call["start"] = model.joined(last)
+    if rule.takes_root and root is not None:
+        call["root"] = model.joined(root)
     try:
         result = aggregate(
             updates,
@@ -197,7 +221,6 @@ def aggregate_replies(
             samples=np.array([reply.samples for reply in good], np.float64),
             rng=rng,
             sample_cap=rule.sample_cap,
-            like=updates[0],
             **call,
         )
     except ValueError as problem:  # nobody was admitted, or fewer clients than the rule needs
@@ -207,9 +230,10 @@ def aggregate_replies(
     if quorum["usable"] < quorum["needed"]:
         return kept(too_few())
     weights = [1.0 if result.weights is None else float(result.weights[i]) for i in admitted]
-    if not all(np.isfinite(array).all() for array in result.value.values()):
+    if not np.isfinite(result.value).all():
         return kept("the aggregate is not finite")
-    moved = model.moved(result.value, [good[i].arrays or {} for i in admitted], weights)
+    update = model.split(result.value)
+    moved = model.moved(update, [good[i].arrays or {} for i in admitted], weights)
     seconds = time.perf_counter() - began
     clients = {reply.node: client for reply, client in zip(good, result.clients, strict=True)}
     return Outcome(
@@ -217,12 +241,13 @@ def aggregate_replies(
         rows=tuple(
             _admitted(reply, clients[reply.node]) if reply.reason is None else _rejected(reply) for reply in replies
         ),
-        last=dict(result.value) if rule.from_last else None,
+        last=update if rule.from_last else None,
         converged=result.converged,
         iterations=result.iterations,
         certificate=_certificate(result, rule, len(admitted)) if rule.certify else None,
         seconds=seconds,
         quorum=quorum,
+        f=getattr(result, "f", None),
     )
 
 
@@ -262,14 +287,9 @@ def _rejected(reply: Reply) -> NodeRecord:
     return NodeRecord(str(reply.node), "train", "rejected", reply.reason, weight=0.0, claimed=reply.claimed)
 
 
-def _rows_without_aggregate(
-    replies: Sequence[Reply], good: Sequence[Reply], updates: Sequence[Arrays]
-) -> tuple[NodeRecord, ...]:
+def _rows_without_aggregate(replies: Sequence[Reply], good: Sequence[Reply], updates: Matrix) -> tuple[NodeRecord, ...]:
     """The rows of a round that keeps the model: bad replies and updates are rejected, the others dropped."""
-    finite = {
-        reply.node: all(np.isfinite(array).all() for array in update.values())
-        for reply, update in zip(good, updates, strict=True)
-    }
+    finite = {reply.node: bool(np.isfinite(update).all()) for reply, update in zip(good, updates, strict=True)}
     rows = []
     for reply in replies:
         if reply.reason is None and finite[reply.node]:
@@ -284,6 +304,13 @@ def _joined(*parts: str | None) -> str | None:
     return "; ".join(part for part in parts if part) or None
 
 
+def name_in(reply: Reply, key: str) -> str | None:
+    """What a node calls itself: the text under this key in a ConfigRecord of its reply; None where there is none."""
+    configs = reply.content.config_records.values() if reply.content is not None else ()
+    names = [one_line(config[key], MOST_NAME) for config in configs if isinstance(config.get(key), str)]
+    return next(filter(None, names), None)
+
+
 def with_reason(row: NodeRecord, reason: str | None) -> NodeRecord:
     """The row, with one more thing to say about the node."""
     return replace(row, reason=_joined(row.reason, reason))
@@ -294,6 +321,28 @@ def log_rows(phase: str, round: int, asked: int, rows: Sequence[NodeRecord], quo
     rejected = sum(row.status == "rejected" for row in rows)
     needs = f", {quorum['usable']} usable, quorum {quorum['needed']}" if quorum else ""
     flower_log.info("%s: %d nodes asked, %d rejected%s", phase, asked, rejected, needs)
-    for row in rows:
-        if row.reason and row.status != "dropped":
-            flower_log.warning("Round %d: node %s %s: %s", round, row.node, row.status, row.reason)
+    told = [row for row in rows if row.reason and row.status != "dropped"]
+    for row in told[:MOST_TOLD]:
+        flower_log.warning("Round %d: node %s %s: %s", round, row.node, row.status, row.reason)
+    if len(told) > MOST_TOLD:
+        flower_log.warning(
+            "Round %d: and %d nodes more, which the record of the round has", round, len(told) - MOST_TOLD
+        )
+
+
+def log_suspects(record: RoundRecord, seen: Sequence[Seen], suspects: Sequence[str], nodes: int) -> None:
+    """Log in one line how many nodes a round held down, and who the suspects are so far.
+
+    record    the round
+    seen      what became of its nodes
+    suspects  the suspects so far, the most suspicious first
+    nodes     how many nodes there have been so far
+    """
+    names = {row.node: row.name for row in record.nodes}
+    told = [shown_name(node, names.get(node)) for node in suspects[:MOST_TOLD]]
+    told += [f"and {len(suspects) - MOST_TOLD} more"] * (len(suspects) > MOST_TOLD)
+    flower_log.info(
+        "Round %d: %d of %d nodes held down; suspects so far: %d of %d%s",
+        *(record.round, sum(one.held for one in seen), len(seen), len(suspects), nodes),
+        f": {', '.join(told)}" if told else "",
+    )

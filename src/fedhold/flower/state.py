@@ -9,7 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
+from fedhold.audit import RoundRecord, Standing, Tally, standings
 from fedhold.flower.api import MetricRecord, Result
+from fedhold.flower.around import from_json, to_json
 from fedhold.flower.model import Arrays, Model
 from fedhold.flower.quarantine import QuarantineState
 from fedhold.spec import Stage
@@ -17,9 +21,25 @@ from fedhold.storage import DamagedCheckpointError, read_checkpoint, write_check
 
 FILE = "checkpoint.npz"
 KIND = "Flower run"
+MOST_ROWS = 1_000_000  # rows of nodes that a run keeps in memory, some hundred bytes each
 
 History = dict[str, dict[int, dict[str, Any]]]
 """phase ("train", "evaluate", "server") -> round -> metrics."""
+
+
+@dataclass(repr=False)
+class RobustResult(Result):
+    """Flower's result, and what was done to every node.
+
+    records  the rounds, as the audit has them; without an audit they have no certificates
+    """
+
+    records: tuple[RoundRecord, ...] = ()
+
+    @property
+    def suspects(self) -> list[Standing]:
+        """The nodes to suspect, the most suspicious first."""
+        return [one for one in standings(self.records) if one.is_suspect]
 
 
 @dataclass
@@ -33,6 +53,11 @@ class State:
     last        the last aggregate, for rules that start from it
     quarantine  which nodes are in quarantine
     history     the metrics of every round
+    inner       what the strategy inside remembers; None where there is none
+    names       what nodes call themselves
+    tally       how often each node was held down
+    records     the rounds so far, as the audit has them, the last MOST_ROWS rows of them. They are in no checkpoint: after a
+                resumption those of earlier rounds come from the audit, if there is one
     """
 
     model: Model
@@ -42,18 +67,28 @@ class State:
     last: Arrays | None = None
     quarantine: QuarantineState = field(default_factory=QuarantineState)
     history: History = field(default_factory=lambda: {"train": {}, "evaluate": {}, "server": {}})
+    inner: dict[str, Any] | None = None
+    names: dict[int, str] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    records: list[RoundRecord] = field(default_factory=list)
 
     def last_metrics(self) -> dict[str, dict[str, Any]]:
         """The metrics of the last round, by phase."""
         return {phase: rounds[self.round] for phase, rounds in self.history.items() if self.round in rounds}
 
-    def result(self) -> Result:
+    def remember(self, record: RoundRecord) -> None:
+        """Add a round to the records; the oldest go where there are too many rows to keep in memory."""
+        self.records.append(record)
+        while len(self.records) > 1 and sum(len(one.nodes) for one in self.records) > MOST_ROWS:
+            del self.records[0]
+
+    def result(self) -> RobustResult:
         """The result as Flower returns it. Unlike Flower's, it has the model also where no round changed it."""
         train, evaluate, server = (
             {t: MetricRecord(dict(metrics)) for t, metrics in self.history[phase].items()}
             for phase in ("train", "evaluate", "server")
         )
-        return Result(self.model.record(), train, evaluate, server)
+        return RobustResult(self.model.record(), train, evaluate, server, tuple(self.records))
 
 
 def former_name(stages: Sequence[Stage]) -> str:
@@ -83,10 +118,15 @@ def save(folder: Path, state: State, facts: Mapping[str, Any]) -> None:
         "last": None if state.last is None else list(state.last),
         "ward": state.quarantine.to_json(),  # the key that files have had from the beginning
         "history": {phase: list(rounds.items()) for phase, rounds in state.history.items()},
+        "names": list(state.names.items()),
+        "tally": list(state.tally.counts.items()),
     }
     # The keys of a model may be any text, also those that a checkpoint uses itself, so the arrays are numbered.
     arrays = {f"model{i}": array for i, array in enumerate(state.model.arrays.values())}
     arrays |= {f"last{i}": array for i, array in enumerate((state.last or {}).values())}
+    remembered: list[NDArray[Any]] = []
+    notes["inner"] = None if state.inner is None else to_json(state.inner, remembered)
+    arrays |= {f"inner{i}": array for i, array in enumerate(remembered)}
     write_checkpoint(folder / FILE, KIND, arrays, json.dumps(notes))
 
 
@@ -115,10 +155,13 @@ def load(folder: Path, facts: Mapping[str, Any], former: Mapping[str, Any], seed
             last=None if notes["last"] is None else {key: arrays[f"last{i}"] for i, key in enumerate(notes["last"])},
             quarantine=QuarantineState.from_json(notes["ward"]),
             history={phase: dict(map(tuple, rounds)) for phase, rounds in notes["history"].items()},
+            inner=_inner(notes.get("inner"), arrays),
+            names=dict(map(tuple, notes.get("names", ()))),
+            tally=Tally({node: tuple(counts) for node, counts in notes.get("tally", ())}),
         )
         changed = [
             f"{name} {met!r}, now {facts[name]!r}"
-            for name, met in notes["facts"].items()
+            for name, met in {**dict.fromkeys(facts), **notes["facts"]}.items()
             if met not in (facts[name], former.get(name, facts[name]))
         ]
         changed += ["another seed"] * (seed not in (None, state.seed))  # which stays a secret
@@ -129,3 +172,11 @@ def load(folder: Path, facts: Mapping[str, Any], former: Mapping[str, Any], seed
             f"checkpoint {path} is of another run: it had {'; '.join(changed)}. Name another folder, or delete it."
         )
     return state
+
+
+def _inner(saved: Mapping[str, Any] | None, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any] | None:
+    """What the strategy inside remembers, from the notes and the arrays of a checkpoint."""
+    if saved is None:
+        return None
+    remembered = [arrays[f"inner{i}"] for i in range(sum(name.startswith("inner") for name in arrays))]
+    return dict(from_json(saved, remembered))

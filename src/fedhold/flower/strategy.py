@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedhold.audit import NodeRecord, append
-from fedhold.errors import integer, positive, require
+from fedhold.audit import NodeRecord, RoundRecord, Tally, append, judge_round, read
+from fedhold.errors import integer, listed, positive, require
 from fedhold.flower.api import (
     ArrayRecord,
     ConfigRecord,
@@ -21,23 +22,34 @@ from fedhold.flower.api import (
     MessageType,
     MetricRecord,
     RecordDict,
-    Result,
+    Strategy,
     flower_log,
 )
+from fedhold.flower.around import Inner, Wanted
 from fedhold.flower.averages import average_metrics
 from fedhold.flower.grid import exchange, sample, sample_size, wait_for_nodes
 from fedhold.flower.limits import Limits
 from fedhold.flower.model import Model
 from fedhold.flower.quarantine import Quarantine, offenders
 from fedhold.flower.replies import Reply, read_replies
-from fedhold.flower.rounds import Round, Rule, aggregate_replies, check_rule, log_rows, with_reason
-from fedhold.flower.state import State, former_name, load, save
+from fedhold.flower.rounds import (
+    Round,
+    Rule,
+    aggregate_replies,
+    check_rule,
+    log_rows,
+    log_suspects,
+    name_in,
+    with_reason,
+)
+from fedhold.flower.state import RobustResult, State, former_name, load, save
+from fedhold.flower.validation import Loss, Validation
 from fedhold.spec import DEFAULT, parse
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 # Each purpose that needs random numbers has a stream of its own, so that none depends on how many the others drew.
-SAMPLE_TO_TRAIN, SAMPLE_TO_EVALUATE, AGGREGATE = range(3)
+SAMPLE_TO_TRAIN, SAMPLE_TO_EVALUATE, AGGREGATE, VALIDATE = range(4)
 SEED_BITS = 128
 
 
@@ -63,9 +75,15 @@ class RobustStrategy(FedAvg):
                       given. The bound of the rule holds besides: krum(f=2) takes no fewer than 7
     max_reply_bytes   larger replies are rejected before they are put together; 4 times the model and 1 MiB unless given
     wait              seconds to wait for `min_available_nodes` before a TimeoutError
+    around            another strategy of Flower to make robust: FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx, or your own
+                      subclass of FedAvg. It says what to send, and gets the robust aggregate as one client's reply
+    validate          the loss of a model on data of the server's own, or Validation(...): what the replies of some nodes do to
+                      it goes into the audit
+    on_round          is called with the RoundRecord of every round; what it raises is logged, and ends nothing
+    name_key          nodes may call themselves by a text under this key in a ConfigRecord of their replies
     seed              of node sampling, and of rules that draw: the same seed and nodes give the same bits. Unless given it is
                       drawn from the operating system and kept in the checkpoint, since nodes that know it know what is drawn
-    fedavg            every argument of Flower's FedAvg, by keyword
+    fedavg            every argument of Flower's FedAvg, by keyword; give them to the other strategy where there is one
 
     A reply that cannot be used is rejected with a reason, and a round without enough good ones keeps the model. Integers and
     bools of a model have no distances: each becomes the weighted median of what the admitted clients sent. Of metrics, the
@@ -86,10 +104,25 @@ class RobustStrategy(FedAvg):
         quorum: float = 0.5,
         max_reply_bytes: int | None = None,
         wait: float = 600.0,
+        around: FedAvg | None = None,
+        validate: Validation | Loss | None = None,
+        on_round: Callable[[RoundRecord], object] | None = None,
+        name_key: str = "node-name",
         seed: int | None = None,
         **fedavg: Any,
     ) -> None:
-        super().__init__(**fedavg)
+        if around is not None and fedavg:
+            raise TypeError(
+                f"give {listed(fedavg)} to {type(around).__name__}, which is inside, and not to RobustStrategy."
+            )
+        self.around = around
+        self._inner = None if around is None else Inner(around)
+        super().__init__(**(fedavg if self._inner is None else self._inner.sampling))
+        self.validation = (
+            Validation(validate) if validate is not None and not isinstance(validate, Validation) else validate
+        )
+        self.on_round = on_round
+        self.name_key = name_key
         stages = parse(rule, parameters or {})
         self.audit = None if audit is None else Path(audit)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
@@ -117,13 +150,29 @@ class RobustStrategy(FedAvg):
             quorum=float(quorum),
             least=check_rule(rule, parameters or {}, stages),
             accuses=all(stage.declared.accuses for stage in stages),
+            takes_root=any(stage.takes("root") for stage in stages),
         )
-        self._facts = {"rule": self.rule.name, "sample_cap": sample_cap}
+        inside = None if self._inner is None else self._inner.name
+        self._facts = {"rule": self.rule.name, "sample_cap": sample_cap, "around": inside}
         self._former_facts = {"rule": former_name(stages)}
         self._drawn = self._new_seed()
         self._no_reply = "no reply"
         self._state: State | None = None
         self._round: Round | None = None
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Refuse a class that has another strategy of Flower among its bases: which of both would aggregate?"""
+        super().__init_subclass__(**more)
+        others = [
+            base.__name__
+            for base in cls.__mro__
+            if issubclass(base, Strategy) and not issubclass(base, RobustStrategy) and base not in FedAvg.__mro__
+        ]
+        if others:
+            raise TypeError(
+                f"{cls.__name__} inherits from RobustStrategy and from {others[0]}, whose aggregation would never be called. "
+                f"Put one around the other: RobustStrategy(rule, around={others[0]}(...))."
+            )
 
     def summary(self) -> None:
         """Log what this strategy will do."""
@@ -133,7 +182,11 @@ class RobustStrategy(FedAvg):
         flower_log.info("\t│\t├──Audit: %s", self.audit)
         flower_log.info("\t│\t├──Checkpoint: %s", self.checkpoint)
         flower_log.info("\t│\t└──Quarantine: %s", self.quarantine)
-        super().summary()
+        if self._inner is None:
+            super().summary()
+        else:
+            flower_log.info("\t├──> Around: %s", self._inner.name)
+            self._inner.strategy.summary()
 
     def start(
         self,
@@ -144,7 +197,7 @@ class RobustStrategy(FedAvg):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
-    ) -> Result:
+    ) -> RobustResult:
         """Run `num_rounds` rounds from the initial arrays. A checkpoint that already holds a round is an error.
 
         grid             Flower's grid, as the ServerApp gets it
@@ -162,6 +215,8 @@ class RobustStrategy(FedAvg):
                 "it; or delete it, or name another folder."
             )
         state = State(Model.of(initial_arrays), self._new_seed())
+        if self.around is not None:
+            self._inner = Inner(self.around)  # without what it remembers from another run
         return self._run(state, grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def resume(
@@ -173,7 +228,7 @@ class RobustStrategy(FedAvg):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
-    ) -> Result:
+    ) -> RobustResult:
         """Go on from the checkpoint up to round `num_rounds`, as if nothing had happened; without one, start.
 
         So a ServerApp that always calls `resume` does the right thing the first time and after a crash: only the round that
@@ -200,6 +255,10 @@ class RobustStrategy(FedAvg):
             num_rounds=num_rounds,
             done=state.round,
         )
+        if self._inner is not None and state.inner is not None:
+            self._inner.recall(state.inner)
+        if self.audit is not None:
+            state.records = _told(self.audit, state)
         flower_log.info("Resuming run %s after round %d", state.run, state.round)
         return self._run(state, grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
@@ -212,7 +271,7 @@ class RobustStrategy(FedAvg):
         train_config: ConfigRecord | None,
         evaluate_config: ConfigRecord | None,
         evaluate_fn: EvaluateFn | None,
-    ) -> Result:
+    ) -> RobustResult:
         """The rounds after `state`, which changes with them, up to round `num_rounds`.
 
         These are the calls of Flower's own `start`. What differs: it begins at any round, exchanges messages in a way that a
@@ -267,7 +326,12 @@ class RobustStrategy(FedAvg):
         current.rows += [
             NodeRecord(str(node), "train", "quarantined", "left out of sampling") for node in drawn.quarantined
         ]
-        current.train_messages = self._messages(MessageType.TRAIN, server_round, drawn.asked, arrays, config)
+        wanted = self._wanted("train", server_round, arrays, config, grid, drawn.asked)
+        if wanted.arrays is not arrays:
+            current.model = Model.of(wanted.arrays)
+        current.train_messages = self._messages(
+            MessageType.TRAIN, server_round, wanted.nodes, wanted.arrays, wanted.config
+        )
         return current.train_messages
 
     def aggregate_train(
@@ -281,10 +345,19 @@ class RobustStrategy(FedAvg):
         last = None if self._state is None else self._state.last
         rng = self._rng(AGGREGATE, server_round)
         asked = len(current.train_messages)
-        outcome = current.outcome = aggregate_replies(current.model, read, asked, self.rule, rng, last)
+        root = self.validation.root(current.model) if self.validation and self.rule.takes_root else None
+        outcome = aggregate_replies(current.model, read, asked, self.rule, rng, last=last, root=root)
         used = {int(row.node): row.samples for row in outcome.rows if row.samples and row.status != "rejected"}
         averages = average_metrics(read, used, None, self.train_metrics_aggr_fn, self.weighted_by_key)
         rows = [with_reason(row, averages.reasons.get(int(row.node))) for row in outcome.rows]
+        metrics = averages.record
+        if self._inner is not None and outcome.model is not None:
+            to, samples = current.train_messages[0], math.fsum(used.values())
+            made = self._inner.train(server_round, outcome.model, samples, averages.record, to)
+            outcome, metrics = replace(outcome, model=made.model, note=made.note), made.metrics
+        if self.validation is not None:
+            rows = self._validated(current, rows, read, outcome.model)
+        current.outcome = outcome
         current.rows += rows
         current.averages["train"] = averages.plain
         log_rows("aggregate_train", server_round, asked, rows, outcome.quorum)
@@ -296,7 +369,7 @@ class RobustStrategy(FedAvg):
                 bad = offenders(rows, self.quarantine.share, accuses=self.rule.accuses)
                 nodes = [message.metadata.dst_node_id for message in current.train_messages]
                 self._state.quarantine = self._state.quarantine.after(self.quarantine, server_round, nodes, bad)
-        return None if outcome.model is None else outcome.model.record(), averages.record
+        return None if outcome.model is None else outcome.model.record(), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -306,7 +379,10 @@ class RobustStrategy(FedAvg):
         if self.fraction_evaluate == 0.0:
             return []
         drawn = self._sample(SAMPLE_TO_EVALUATE, server_round, grid, self.fraction_evaluate, self.min_evaluate_nodes)
-        current.evaluate_messages = self._messages(MessageType.EVALUATE, server_round, drawn.asked, arrays, config)
+        wanted = self._wanted("evaluate", server_round, arrays, config, grid, drawn.asked)
+        current.evaluate_messages = self._messages(
+            MessageType.EVALUATE, server_round, wanted.nodes, wanted.arrays, wanted.config
+        )
         return current.evaluate_messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -326,7 +402,31 @@ class RobustStrategy(FedAvg):
         current.rows += rows
         current.averages["evaluate"] = averages.plain
         log_rows("aggregate_evaluate", server_round, len(current.evaluate_messages), rows, None)
-        return averages.record
+        if self._inner is None or averages.record is None:
+            return averages.record
+        to, samples = current.evaluate_messages[0], math.fsum(claimed.values())
+        return self._inner.evaluate(server_round, samples, averages.record, to)
+
+    def _wanted(
+        self, phase: str, t: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, drawn: list[int]
+    ) -> Wanted:
+        """What to send to whom: the strategy inside may change it."""
+        if self._inner is None:
+            return Wanted(drawn, arrays, config)
+        return self._inner.wants(phase, t, arrays, config, grid, drawn)
+
+    def _validated(
+        self, current: Round, rows: list[NodeRecord], replies: list[Reply], moved: Model | None
+    ) -> list[NodeRecord]:
+        """The rows of a round with what the replies of some nodes do to the loss on the server's own data."""
+        assert self.validation is not None
+        tally = Tally() if self._state is None else self._state.tally
+        admitted = [int(row.node) for row in rows if row.status != "rejected"]
+        rng = self._rng(VALIDATE, current.number)
+        chosen = self.validation.chosen(admitted, [int(node) for node in tally.suspects()], rng)
+        arrays = {reply.node: reply.arrays for reply in replies if reply.node in chosen and reply.arrays is not None}
+        rows, current.validation = self.validation.measure(rows, arrays, current.model, moved)
+        return rows
 
     def _sample(self, purpose: int, t: int, grid: Grid, fraction: float, least: int, bound: int = 1) -> _Sample:
         """Wait for nodes, leave out those in quarantine, and draw from the others, of whom at least `bound` must stay."""
@@ -348,7 +448,7 @@ class RobustStrategy(FedAvg):
         return [Message(content=record, message_type=kind, dst_node_id=node) for node in nodes]
 
     def _read(self, sent: list[Message], replies: Iterable[Message], model: Model, *, with_arrays: bool) -> list[Reply]:
-        return read_replies(
+        read = read_replies(
             sent,
             replies,
             model=model if with_arrays else None,
@@ -356,6 +456,9 @@ class RobustStrategy(FedAvg):
             limits=Limits.of(model, self.max_reply_bytes),
             no_reply=self._no_reply,
         )
+        if self._state is not None:
+            self._state.names |= {one.node: name for one in read if (name := name_in(one, self.name_key)) is not None}
+        return read
 
     def _rng(self, purpose: int, t: int) -> np.random.Generator:
         """A generator that depends on nothing but seed and round, so that a resumed run draws what it would have drawn."""
@@ -376,11 +479,39 @@ class RobustStrategy(FedAvg):
         return None if self.checkpoint is None else load(self.checkpoint, self._facts, self._former_facts, self.seed)
 
     def _write(self, state: State) -> None:
-        """Write audit and checkpoint: the audit first, so that after a crash in between a round is in it twice, not never."""
-        if self.audit is not None and state.round > 0:
-            append(self.audit, self._current(state.round).record(self.rule, state.run, state.last_metrics()))
+        """Tell what became of the round, and keep the state after it.
+
+        The checkpoint is last, so that after a crash in between a round is told twice, and not never.
+        """
+        if state.round > 0:
+            record = self._current(state.round).record(self.rule, state.run, state.last_metrics(), state.names)
+            self._tell(state, record)
         if self.checkpoint is not None:
+            state.inner = None if self._inner is None else self._inner.memory()
             save(self.checkpoint, state, self._facts)
+
+    def _tell(self, state: State, record: RoundRecord) -> None:
+        """Put the round into the records, the log and the audit, and hand it to the user's function."""
+        seen = list(judge_round(record).values())
+        state.tally = state.tally.after(seen)
+        state.remember(record)
+        log_suspects(record, seen, state.tally.suspects(), len(state.tally.counts))
+        if self.audit is not None:
+            append(self.audit, record)
+        if self.on_round is not None:
+            try:
+                self.on_round(record)
+            except Exception:  # whoever watches a run must not end it
+                flower_log.warning("Round %d: on_round raised", record.round, exc_info=True)
+
+
+def _told(audit: Path, state: State) -> list[RoundRecord]:
+    """The rounds of the run that the audit has from before it was resumed. A file that is no audit costs them and no more."""
+    try:
+        return [record for record in read(audit) if record.run == state.run and record.round <= state.round]
+    except (OSError, ValueError) as problem:
+        flower_log.warning("The rounds before are not in the result: %s", problem)
+        return []
 
 
 def _evaluate_on_server(state: State, evaluate_fn: EvaluateFn | None) -> None:

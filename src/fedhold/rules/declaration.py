@@ -59,7 +59,7 @@ class Declaration:
                of the geometry but m
     centres    it needs the clients' distances to several weighted centres, for which a Gram matrix can save passes
     pairs      it needs the distances between all pairs of clients, which take a Gram matrix
-    certifies  its result comes with a proof of how near everyone else's aggregate is, whichever f clients are left out
+    certifies  its result comes with a proof of how near everyone else's Huber aggregate is, whichever f are left out
     from_last  by definition it starts from the last round's aggregate
     from_zero  it looks at lengths or directions as seen from 0, so that an offset that all clients share changes its result:
                it is for updates, not for models

@@ -32,8 +32,8 @@ for (const ledger of document.querySelectorAll(".ledger")) {
   const read = event => {
     const box = area.getBoundingClientRect(), at = (part, whole, count) => Math.min(count - 1, Math.max(0, Math.floor(part / whole * count)));
     const row = at(event.clientY - box.top, box.height, names.length), column = at(event.clientX - box.left, box.width, firsts.length);
-    const letter = rows[row][column], weight = letters.indexOf(letter) * full / (letters.length - 1);
-    const said = words[letter] ?? `weight ${weight.toFixed(2)} of an equal share${weight >= full ? ", or more" : ""}`;
+    const letter = rows[row][column], share = letters.indexOf(letter) * full / (letters.length - 1);
+    const said = words[letter] ?? `share ${share.toFixed(2)}${share >= full ? ", or more" : ""}`;
     readout.textContent = `Node ${names[row]}, round ${firsts[column]}: ${said}.`;
   };
   for (const kind of ["pointermove", "pointerdown"]) area.addEventListener(kind, read);

@@ -1,0 +1,85 @@
+"""What the server knows itself: a little data of its own, on which it can measure what a node's update does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedhold.audit import NodeRecord
+from fedhold.errors import integer
+from fedhold.flower.api import ArrayRecord
+from fedhold.flower.model import Arrays, Model
+from fedhold.flower.rounds import with_reason
+from fedhold.report import one_line
+
+Loss = Callable[[ArrayRecord], float]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The server's own small data set, as functions of a model.
+
+    loss   the loss of a model on it; lower is better
+    nodes  of how many nodes a round measures the replies: suspects first, and others that are drawn. Each costs a call of
+           `loss`; 0 measures the model alone
+    train  the model that a client would make of the given one if this data set were its own; for rules that compare clients
+           with the server's own update, such as fl_trust
+
+    The measurements are for people: they go into the audit, and change no aggregate. `train` does, under such a rule.
+    """
+
+    loss: Loss
+    nodes: int = 5
+    train: Callable[[ArrayRecord], ArrayRecord] | None = None
+
+    def __post_init__(self) -> None:
+        integer(self.nodes, "nodes")
+        if not callable(self.loss):
+            raise TypeError(f"validate must be a function of a model, or Validation(...); got {self.loss!r}.")
+
+    def root(self, model: Model) -> Arrays | None:
+        """The server's own update of the model."""
+        if self.train is None:
+            return None
+        (row,) = model.updates([Model.of(self.train(model.record())).arrays])
+        return model.split(row)
+
+    def chosen(self, admitted: Sequence[int], suspects: Sequence[int], rng: np.random.Generator) -> list[int]:
+        """Whose replies to measure.
+
+        admitted  the nodes whose replies were aggregated
+        suspects  the suspects so far, the most suspicious first
+        rng       draws the others
+        """
+        first = [node for node in suspects if node in admitted][: self.nodes]
+        others = [node for node in admitted if node not in first]
+        drawn = rng.permutation(len(others))[: self.nodes - len(first)]
+        return first + [others[i] for i in sorted(drawn)]
+
+    def measure(
+        self, rows: Sequence[NodeRecord], replies: Mapping[int, Arrays], sent: Model, moved: Model | None
+    ) -> tuple[list[NodeRecord], dict[str, float]]:
+        """The rows of a round with the effect of each reply that is to be measured, and the losses before and after the round.
+
+        rows     of all nodes
+        replies  the arrays of the nodes to be measured
+        sent     the model that was sent
+        moved    the model after the round; None where it stayed as it was
+        """
+        losses = {"before": float(self.loss(sent.record()))}
+        losses["after"] = losses["before"] if moved is None else float(self.loss(moved.record()))
+        return [
+            self._measured(row, sent.like(replies[int(row.node)]), losses["before"])
+            if row.phase == "train" and int(row.node) in replies
+            else row
+            for row in rows
+        ], losses
+
+    def _measured(self, row: NodeRecord, model: Model, before: float) -> NodeRecord:
+        try:
+            with np.errstate(all="ignore"):
+                return replace(row, effect=float(self.loss(model.record())) - before)
+        except Exception as problem:  # a liar chooses the model, and so what the user's function meets
+            return with_reason(row, f"validation failed: {one_line(f'{type(problem).__name__}: {problem}')}")
