@@ -608,3 +608,18 @@ def test_many_clients_take_no_memory_for_all_their_pairs(tmp_path):
     finally:
         tracemalloc.stop()
     np.testing.assert_allclose(result.value, aggregate(rows).value, atol=1e-5)
+
+
+def test_products_of_all_pairs_are_added_up_while_a_part_is_read(tmp_path, monkeypatch):
+    """A list of one m x m matrix for every few columns could be larger than the data."""
+    monkeypatch.setattr(Updates, "_width", lambda *_: 16)
+    rows = honest_updates(200, 1600, dtype=np.float32)
+    for i, row in enumerate(rows):
+        np.save(tmp_path / f"{i:04}.npy", row)
+    updates = open_updates(tmp_path)
+    tracemalloc.start()
+    try:
+        aggregate(updates, "krum", f=10)
+        assert tracemalloc.get_traced_memory()[1] < rows.nbytes + 15 * 8 * len(rows) ** 2
+    finally:
+        tracemalloc.stop()

@@ -40,7 +40,10 @@ class Gram:
     def squared_distances(self) -> Matrix:
         """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
         own = self.matrix.diagonal()
-        squares = np.maximum(own[:, None] + own - 2 * self.matrix, 0)
+        squares = own[:, None] + own
+        for _ in range(2):  # Twice, in place: 2 * matrix would be another m x m numbers.
+            squares -= self.matrix
+        np.maximum(squares, 0, out=squares)
         np.fill_diagonal(squares, 0)
         return squares
 

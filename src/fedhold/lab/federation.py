@@ -198,7 +198,8 @@ class Round:
     error        |aggregate - mean of the truthful clients' answers, weighted by n_i|
     clipped      fraction of the clients that took part; so is `rejected`
     liar_weight  the Byzantine clients' share of the aggregate; None for rules without weights
-    radius       leave out any `certify` clients: everyone else's Huber aggregate lies within it; None where not asked or not proven
+    radius       leave out any `certify` clients: everyone else's Huber aggregate lies within it; None where not
+                 asked, or not proven
     seconds      of the aggregation
     """
 

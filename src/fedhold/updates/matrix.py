@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -40,6 +40,7 @@ from fedhold.updates.structure import rebuild
 __all__ = ["Kernel", "Mixture", "Source", "Updates"]
 
 Result = TypeVar("Result")
+Gathered = TypeVar("Gathered")
 Found = TypeVar("Found", bound="Vector | Sums")
 Kernel = Callable[[Block, slice], Result]
 """(block of m rows, the slice of the d columns that it holds) -> what it finds there."""
@@ -346,19 +347,25 @@ class Updates:
 
     def map(self, kernel: Kernel[Result], portion: Portion) -> Iterator[Result]:
         """The kernel's results over all blocks, in the order of the columns, one at a time."""
+        for results in self._over_spans(kernel, portion, list):
+            yield from results
+
+    def _over_spans(
+        self, kernel: Kernel[Result], portion: Portion, gathered: Callable[[Iterator[Result]], Gathered]
+    ) -> Iterator[Gathered]:
+        """What is gathered from the kernel's results, for each range of columns that is read at a time."""
         width = self._width(portion)
 
         @np.errstate(over="ignore", invalid="ignore")  # It is set here because threads do not inherit it.
-        def run(span: tuple[int, int]) -> list[Result]:
+        def run(span: tuple[int, int]) -> Gathered:
             slab = self.read(*span)
-            return [
+            return gathered(
                 kernel(slab[:, a : a + width], slice(span[0] + a, span[0] + min(a + width, slab.shape[1])))
                 for a in range(0, slab.shape[1], width)
-            ]
+            )
 
         spans, workers = self.spans(portion), thread_count() if portion.parallel else 1
-        for results in map(run, spans) if workers == 1 else shared(run, spans, workers):
-            yield from results
+        return map(run, spans) if workers == 1 else shared(run, spans, workers)
 
     def run(self, kernel: Kernel[None], portion: Portion) -> None:
         """Run a kernel that writes its results somewhere over all blocks."""
@@ -366,12 +373,11 @@ class Updates:
             pass
 
     def sum(self, kernel: Kernel[Found], portion: Portion) -> Found:
-        """The kernel's results, which are float64, added up in the order of the columns."""
-        parts = self.map(kernel, portion)
-        result = next(parts)
-        for part in parts:
-            result = added(result, part)
-        return result
+        """The kernel's results, which are float64, added up in the order of the columns.
+
+        Those of one read are added up at once: a list of m x m products could take more memory than the data.
+        """
+        return reduce(added, self._over_spans(kernel, portion, partial(reduce, added)))
 
     def spans(self, portion: Portion) -> list[tuple[int, int]]:
         """The column ranges to read at a time: small arrays of one dtype together, large ones in parts of whole tiles."""
