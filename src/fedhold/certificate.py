@@ -174,7 +174,7 @@ class Certificate:
     # Thresholds as they are: steps 1 to 3 of the proof.
 
     def _with_thresholds_given(self, change: _Change) -> float:
-        if change.f == 0 and self.slack == 0:
+        if change.f == 0 and self.slack == 0 and self.doubt == 0:
             return 0.0
         pulls = np.minimum(self.distances, self.thresholds)
         # With the median as the unit, scaled inputs get the same trial radii, and no outlier decides them.

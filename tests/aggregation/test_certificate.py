@@ -476,7 +476,19 @@ def test_a_value_apart_from_the_centre_has_the_radius_of_the_centre_and_the_dist
 
 
 def test_distances_in_doubt_are_covered():
-    """The proof for distances that are all wrong by as much as they may be, in the worst way."""
+    """Ten clients on either side of g, all said to be at 1, are in truth nearer on the one side and farther on the other."""
+    for doubt in (1e-6, 1e-3, 0.02):
+        X = np.repeat([doubt - 1, doubt + 1], 10)[:, None]
+        for T in (0.5, 1.0, 3.0):
+            told = Certificate(np.ones(20), np.ones(20), np.full(20, T), eigenvalue=20.0 * min(T, 1), doubt=doubt)
+            exact = float(oracles.huber(X, T)[0]) if T >= 1 else 0.0  # for T = 0.5, every place between is one
+            assert exact <= told.radius(0) < math.inf
+            without = [abs(float(oracles.huber(np.delete(X, i, axis=0), T)[0])) for i in (0, 19)]
+            assert max(without) <= told.radius(1)
+
+
+def test_distances_in_doubt_cost_little():
+    """The proof for distances that are all wrong by as much as they may be."""
     rng = np.random.default_rng(9)
     X, T, f = clients(rng, 40, 10, "cluster", 6), 2.0, 6
     g, proof = certify(X, T)
