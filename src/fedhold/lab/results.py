@@ -184,6 +184,8 @@ class Store:
 
 
 CHECKSUM = "sha256"
+# A result without a checksum has exactly these parts, or else the name of its checksum is damaged.
+BEFORE_CHECKSUMS = {"format", "experiment", "series", "byzantine", "weights", "seconds", "environment"}
 
 
 def _record(path: Path) -> dict[str, Any] | None:
@@ -195,7 +197,8 @@ def _record(path: Path) -> dict[str, Any] | None:
     if not isinstance(record, dict):
         return None
     kept = {name: value for name, value in record.items() if name != CHECKSUM}
-    return record if record.get(CHECKSUM, _checksum(kept)) == _checksum(kept) else None
+    true = set(kept) == BEFORE_CHECKSUMS if CHECKSUM not in record else record[CHECKSUM] == _checksum(kept)
+    return record if true else None
 
 
 def _checksum(record: Mapping[str, Any]) -> str:
