@@ -274,7 +274,7 @@ def phocas(X, f):
 
 def covariance_agnostic_filter(X, f):
     """Allouah, Guerraoui, Stephan 2025: the loop of the spectral filter; the mean whose covariance has the smallest top
-    eigenvalue of all means met on the way."""
+    eigenvalue of all means met on the way. As in the spectral filter, the largest score is that of a client with weight."""
     X = np.asarray(X, float)
     m = len(X)
     w = np.ones(m)

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,10 @@ def left_out(environment: Path) -> dict[str, str]:
     return found
 
 
-def prepare(environment: Path, console: Console) -> None:
+def prepare(environment: Path, console: Console, names: Collection[str] = tuple(PEERS)) -> None:
     """Make the environment, or install what it lacks; libraries that are there already keep their version.
+
+    names  the libraries to install, of PEERS
 
     What cannot be installed is left out of the comparison, and `left_out` says why.
     """
@@ -96,25 +98,26 @@ def prepare(environment: Path, console: Console) -> None:
     if "torch" not in present:
         problem = CPU_ONLY if _brings_cuda(python) else _install(python, console, "torch", TORCH, present)
         problems |= {"torch": problem} if problem else {}
-    for name, library in PEERS.items():
+    for name, library in ((name, PEERS[name]) for name in names):
         if library.needs_torch and "torch" in problems:
             problems[name] = "needs torch"
         elif problem := _install(python, console, name, library, present):
             problems[name] = problem
     for name, problem in problems.items():
         console.print(f"{name} is left out: {escape(problem)}")
-    (environment / NOTES).write_text(json.dumps(problems), encoding="utf-8")
+    others = {name: problem for name, problem in left_out(environment).items() if name not in ("torch", *names)}
+    (environment / NOTES).write_text(json.dumps({**others, **problems}), encoding="utf-8")
     size = sum(file.stat().st_size for file in environment.rglob("*") if file.is_file() and not file.is_symlink())
     console.print(f"The other libraries are in {escape(str(environment))}: {readable(size)}; delete it when done.\n")
 
 
-def run_inside(environment: Path, arguments: Sequence[str]) -> int:
-    """Run this command again in the environment, with the fedhold that runs here; returns its exit code."""
+def run_inside(environment: Path, arguments: Sequence[str], script: Path = Path(__file__).parent) -> int:
+    """Run a script again in the environment, with the fedhold that runs here; returns its exit code."""
     copy = _site(environment) / "fedhold"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(Path(fedhold.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     without = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    return subprocess.run([_python(environment), str(Path(__file__).parent), *arguments], env=without).returncode
+    return subprocess.run([_python(environment), str(script), *arguments], env=without).returncode
 
 
 def _install(python: Path, console: Console, name: str, library: Library, present: set[str]) -> str | None:

@@ -1,6 +1,8 @@
 """Attacks against literal transcriptions of section 7, and what every attack must keep to."""
 
 import inspect
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,6 +227,18 @@ def test_the_short_ones_are_their_formulas():
     assert (non_finite(knowledge, value=-np.inf) == -np.inf).all()
     with pytest.raises(ValueError, match="client < m - f"):
         mimic(knowledge, client=4)
+
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_the_document_has_a_row_with_the_same_source(name):
+    found = [line.split("|")[1:-1] for line in DOCUMENT.splitlines() if line.startswith(f"| `{name}` |")]
+    assert len(found) == 1, f"docs/attacks.md needs one row for {name}, has {len(found)}"
+    source = found[0][-1]
+    for year in re.findall(r"\d{4}", source):
+        assert year in ATTACKS[name].__doc__ or "Zhao" in source, f"docs/attacks.md gives {name} the year {year}"
 
 
 def rows(told):

@@ -187,3 +187,12 @@ def test_experiments_poison_data():
     assert flipped.series["rmse"] != honest.series["rmse"]
     with pytest.raises(ValueError, match="unknown option 'attack_scale'"):
         replace(small, options=(("attack_scale", 2),))
+
+
+def test_experiments_give_the_server_samples_of_its_own():
+    small = Experiment(
+        "synthesized", "fl_trust", "sign_flip", 0.6, 0, m=20, rounds=30, step=0.1, options=(("samples", 400), ("d", 5))
+    )
+    rooted = replace(small, options=(*small.options, ("root", 50)))
+    assert rooted.key() != small.key()
+    assert run(rooted).series["rmse"][-1] < 1.5 < run(small).series["rmse"][-1]  # Huber, as a root, is captured

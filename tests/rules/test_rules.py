@@ -466,3 +466,15 @@ def test_fools_gold_takes_the_weight_of_copies():
     result = aggregate(X, "fools_gold")
     assert result.clients.with_status("dropped") == [0, 1, 2, 3]
     assert np.ptp(result.weights[4:]) < 1e-9
+
+
+def test_fools_gold_over_rounds_by_the_sums_of_updates():
+    """Liars that hide among noise in every round are found by the sums over rounds, which the caller keeps."""
+    rng = np.random.default_rng(0)
+    own = rng.standard_normal((12, 400))
+    own[:4] = own[0]
+    rounds = [own + 4 * rng.standard_normal((12, 400)) for _ in range(50)]
+    assert aggregate(rounds[-1], "fools_gold").weights[:4].sum() > 0.25
+    weights = aggregate(sum(rounds), "fools_gold").weights
+    assert weights[:4].sum() < 0.01
+    agree(weights @ rounds[-1], rounds[-1][4:].mean(axis=0), own, tol=1e-6)

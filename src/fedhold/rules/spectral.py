@@ -77,7 +77,8 @@ def covariance_agnostic_filter(geometry: Geometry, *, f: int) -> Weights:
     >>> aggregate(np.array([[1.0], [1.1], [1.2], [99.0]]), "covariance_agnostic_filter", f=1).value.round(1)
     array([1.1])
 
-    Needs m >= 2f + 1.  Allouah, Guerraoui, Stephan 2025.
+    Needs m >= 2f + 1.  Allouah, Guerraoui, Stephan 2025. Ours takes the largest s_j among the clients with weight left: one far
+    away without any would make all further steps tiny.
     """
     f, m = integer(f, "f"), geometry.m
     best, least = np.ones(m), np.inf
@@ -173,18 +174,23 @@ class _LeastEigenvalue:
     def __init__(self, squares: Matrix, f: int) -> None:
         """The first set tried is that of the m - f clients nearest to the one in the middle of most."""
         self.squares, self.kept = squares, len(squares) - f
-        self.best, self.eigenvalue = np.arange(len(squares)), np.inf
         middle = np.median(squares, axis=1).argmin()
         # Around a client in the middle, far clients do not cost the others their digits.
         self.gram = (squares[middle][:, None] + squares[middle] - squares) / 2
-        self._try(np.sort(np.argsort(squares[middle], kind="stable")[: self.kept]))
-        top = np.linalg.eigh(_centred(squares[np.ix_(self.best, self.best)], np.full(self.kept, 1 / self.kept)))[1][
-            :, -1
-        ]
+        self.best, self.eigenvalue = np.sort(np.argsort(squares[middle], kind="stable")[: self.kept]), np.inf
+        self._try(self.best)
+        top = np.linalg.eigh(self._products(self.best)[0])[1][:, -1]
         self.start = self.gram[:, self.best] @ (top - top.mean())
 
+    def _products(self, clients: NDArray[np.intp]) -> tuple[Matrix, float]:
+        """<X_i - mean, X_j - mean> within a set, divided by the largest of them, and that divisor."""
+        gram = _centred(self.squares[np.ix_(clients, clients)], np.full(self.kept, 1 / self.kept))
+        scale = float(gram.diagonal().max()) or 1.0
+        return gram / scale, scale
+
     def _try(self, clients: NDArray[np.intp]) -> None:
-        eigenvalue = _top(self.squares[np.ix_(clients, clients)], np.full(self.kept, 1 / self.kept))[0]
+        products, scale = self._products(clients)
+        eigenvalue = scale * float(np.linalg.eigvalsh(products)[-1]) / self.kept
         if eigenvalue < LESS * self.eigenvalue:
             self.best, self.eigenvalue = clients, eigenvalue
 
