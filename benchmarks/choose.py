@@ -198,7 +198,7 @@ def document(folder: Path, momentum: Path | None, figure: str, note: str) -> str
             *in_short(skewed),
             *helps,
             "- A root update, which the server makes from a few clean samples of its own, is another help: a rule that",
-            "  compares every client with it needs no majority. The arena's servers have no samples, so that it is not measured here.",
+            "  compares every client with it needs no majority. Servers in the arena have no samples: it is not measured here.",
             "",
             *shown(skewed),
             "",
