@@ -85,7 +85,7 @@ class Matrix(Block):
                 {
                     "name": facet.name,
                     "choices": list(facet.choices),
-                    "groups": {k: list(v) for k, v in facet.groups.items()},
+                    "groups": [[label, list(members)] for label, members in facet.groups.items()],
                 }
                 for facet in self.facets
             ],

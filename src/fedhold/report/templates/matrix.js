@@ -16,7 +16,7 @@
     return select;
   };
   const selects = data.facets.map(facet => choose(facet.name, [
-    ...Object.entries(facet.groups).map(([name, members]) => [name, members.join(" ")]),
+    ...facet.groups.map(([name, members]) => [name, members.join(" ")]),
     ["all", facet.choices.map((_, k) => k).join(" ")],
     ...facet.choices.map((name, k) => [name, String(k)]),
   ]));

@@ -1,0 +1,242 @@
+"""docs/choose.md and its picture, from the numbers of an arena.
+
+    fedhold arena --out arena
+    fedhold arena --momentum 0.9 --only dirichlet --only by_class --out arena-momentum
+    python benchmarks/choose.py arena --momentum arena-momentum
+
+It reads numbers/*.csv of the directories, so that it needs neither the results nor the version that made them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhold import aggregate
+
+ROOT = Path(__file__).parents[1]
+USUAL, SKEWED = "without-label-skew", "label-skew"
+DEFAULT = inspect.signature(aggregate).parameters["rule"].default
+MIXED = "nearest_neighbour_mixing | "
+NO_ATTACK = "no attack"
+COLUMNS = ("rule", "knows", "worst case", "mean rank", "mean", NO_ATTACK, "refused")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a leaderboard, as it is written there: "0.61 (0.55 to 0.66)"."""
+
+    words: dict[str, str]
+
+    def __getitem__(self, column: str) -> str:
+        return self.words[column]
+
+    def number(self, column: str) -> float:
+        return float(self.words[column].partition(" ")[0])
+
+
+def table(folder: Path, name: str) -> list[dict[str, str]]:
+    path = folder / "numbers" / f"{name}.csv"
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def leaderboard(folder: Path, which: str) -> list[Row]:
+    return [Row(words) for words in table(folder, f"leaderboard-{which}")]
+
+
+def in_short(rows: list[Row]) -> list[str]:
+    """Who is best, among those that are told nothing, among all, and where the default stands."""
+    blind = [row for row in rows if not row["knows"]]
+    best, first = max(blind, key=worst), max(rows, key=worst)
+    rank, rank_of_all = min(blind, key=by_rank), min(rows, key=by_rank)
+    told = (
+        f"`{first['rule']}`, which is told f, keeps {first['worst case']}"
+        if first["knows"]
+        else "no rule that is told f keeps more"
+    )
+    lines = [
+        f"- Best worst case without knowing how many lie: `{best['rule']}`, which keeps {best['worst case']}; {told}.",
+        f"- Best mean rank without knowing it: `{rank['rule']}`, {rank['mean rank']}; of all `{rank_of_all['rule']}`, "
+        f"{rank_of_all['mean rank']} of {len(rows)}.",
+    ]
+    ours = next((row for row in rows if row["rule"] == DEFAULT), None)
+    if ours is not None:
+        place = 1 + sum(worst(row) > worst(ours) for row in rows)
+        by = 1 + sum(by_rank(row) < by_rank(ours) for row in rows)
+        lines.append(
+            f"- The default, `{DEFAULT}`, is number {place} of {len(rows)} by the worst case ({ours['worst case']}) and number "
+            f"{by} by the mean rank ({ours['mean rank']}). Without an attack it keeps {ours[NO_ATTACK]}."
+        )
+    return lines
+
+
+def worst(row: Row) -> tuple[float, float]:
+    return row.number("worst case"), -row.number("mean rank")
+
+
+def by_rank(row: Row) -> float:
+    return row.number("mean rank")
+
+
+def shown(rows: list[Row]) -> list[str]:
+    """A leaderboard in Markdown."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    names = [f"**`{row['rule']}`**" if row["rule"] == DEFAULT else f"`{row['rule']}`" for row in rows]
+    return lines + [
+        "| " + " | ".join([name.replace("|", "\\|"), *(row[column] for column in COLUMNS[1:])]) + " |"
+        for name, row in zip(names, rows, strict=True)
+    ]
+
+
+def what_helps(skewed: list[Row], momentum: list[Row]) -> list[str]:
+    """Under label skew: what mixing and momentum add to each rule, in the mean of what is kept."""
+    plain = {row["rule"]: row for row in skewed}
+    lines = []
+    for rule, row in plain.items():
+        base = rule.removeprefix(MIXED)
+        if rule.startswith(MIXED) and base in plain:
+            lines.append(
+                f"- Mixing, `{rule}`: worst case {row['worst case']} instead of {plain[base]['worst case']}, "
+                f"mean {row['mean']} instead of {plain[base]['mean']}."
+            )
+    if momentum:
+        gains = [
+            (row.number("mean") - plain[row["rule"]].number("mean"), row) for row in momentum if row["rule"] in plain
+        ]
+        better = sum(gain > 0 for gain, _ in gains)
+        gain, most = max(gains, key=lambda pair: pair[0])
+        lines.append(
+            f"- Momentum of 0.9 at the clients raises the mean of {better} of {len(gains)} rules, most that of "
+            f"`{most['rule']}`, by {gain:.2f} to {most['mean']}. With it the best worst case is that of "
+            f"`{max(momentum, key=worst)['rule']}`: {max(momentum, key=worst)['worst case']}."
+        )
+    return lines
+
+
+def picture(folder: Path, path: Path) -> None:
+    """Rules x attacks: what is kept in the worst of settings and fractions of liars."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+
+    from fedhold.report.colours import SCALE
+
+    cells = table(folder, "cells")
+    judged = {(row["data"], row["partition"]): row["judged"] for row in table(folder, "settings")}
+    kinds = [kind for kind in ("without label skew", "label skew") if kind in judged.values()]
+    attacks = list(dict.fromkeys(cell["attack"] for cell in cells))
+    figure = Figure(figsize=(0.62 * len(attacks) * len(kinds) + 4, 9), dpi=110, layout="constrained")
+    axes = figure.subplots(1, len(kinds), squeeze=False)[0]
+    first = leaderboard(folder, USUAL) or leaderboard(folder, SKEWED)
+    rules = [row["rule"] for row in first]
+    image: Any = None
+    for axis, kind in zip(axes, kinds, strict=True):
+        values = np.full((len(rules), len(attacks)), np.nan)
+        for cell in cells:
+            if judged[cell["data"], cell["partition"]] == kind and cell["rule"] in rules:
+                at = rules.index(cell["rule"]), attacks.index(cell["attack"])
+                values[at] = np.nanmin([values[at], float(cell["kept"])])
+        image = axis.imshow(values, cmap=ListedColormap(SCALE / 255), vmin=0, vmax=1, aspect="auto")
+        for (r, a), value in np.ndenumerate(values):
+            if not np.isnan(value):
+                colour = "white" if value < 0.55 else "black"
+                axis.text(a, r, f"{value:.2f}", ha="center", va="center", fontsize=7, color=colour)
+        axis.set_xticks(range(len(attacks)), attacks, rotation=60, ha="right", fontsize=8)
+        names = [f"{row['rule']} *" if row["knows"] else row["rule"] for row in first]
+        axis.set_yticks(range(len(rules)), names if axis is axes[0] else [""] * len(rules), fontsize=8)
+        axis.set_title(kind, fontsize=10)
+    figure.colorbar(image, ax=list(axes), label="kept in the worst case (* told f)", shrink=0.6)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Software": None})
+
+
+def document(folder: Path, momentum: Path | None, figure: str, note: str) -> str:
+    usual, skewed = leaderboard(folder, USUAL), leaderboard(folder, SKEWED)
+    if not usual and not skewed:
+        raise SystemExit(f"no leaderboard in {folder}/numbers. Make one with: fedhold arena --out {folder}")
+    with_momentum = leaderboard(momentum, SKEWED) if momentum else []
+    settings = table(folder, "settings")
+    lines = [
+        "# Choose a rule",
+        "",
+        "Which rule holds best depends on what you know and on how alike your clients' data are. These numbers come from",
+        "`fedhold arena`: every rule against every attack. A number is the share that a rule keeps of what plain averaging",
+        "learns where nobody lies; the worst case is over all attacks, fractions of liars and data sets.",
+        "`benchmarks/choose.py` writes this page.",
+        "",
+        *([note, ""] if note else []),
+    ]
+    if usual:
+        lines += [
+            "## Clients whose data are alike, or differ by more than their labels",
+            "",
+            *in_short(usual),
+            "",
+            *shown(usual),
+            "",
+        ]
+    lines += [
+        f"![Rules and attacks: what is kept in the worst case]({figure})",
+        "",
+    ]
+    if skewed:
+        helps = what_helps(skewed, with_momentum)
+        lines += [
+            "## Label skew",
+            "",
+            "Where clients hold few classes each, honest updates differ as much as lies do, and a rule that holds outliers",
+            "down holds honest clients down, too.",
+            "",
+            *in_short(skewed),
+            *helps,
+            "- A root update, which the server makes from a few clean samples of its own, is another help: a rule that",
+            "  compares every client with it needs no majority. Servers in the arena have no samples: it is not measured here.",
+            "",
+            *shown(skewed),
+            "",
+        ]
+    lines += [
+        "## How this was measured",
+        "",
+        "| data | partition | rounds | step | judged |",
+        "|---|---|---|---|---|",
+        *(f"| `{s['data']}` | `{s['partition']}` | {s['rounds']} | {s['step']} | {s['judged']} |" for s in settings),
+        "",
+        "Rules marked `told f` know the true number of liars, as no server does. Refused are the cells where a rule's bound",
+        "on m and f does not hold; they count as nothing kept. In brackets: the least and the largest over seeds.",
+        "",
+        "```sh",
+        "fedhold arena --quick     # a smaller one, within 5 minutes",
+        "fedhold arena             # this one, over hours; it can be killed and goes on from there",
+        "```",
+        "",
+        "[Your own parts](own.md) says how a rule or an attack of yours joins it.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("arena", type=Path, help="the --out of fedhold arena")
+    parser.add_argument("--momentum", type=Path, help="the same with --momentum 0.9, for label skew")
+    parser.add_argument("--note", default="", help="a sentence about how much was run")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "choose.md")
+    parser.add_argument("--figure", type=Path, default=ROOT / "docs" / "figures" / "arena.png")
+    given = parser.parse_args()
+    picture(given.arena, given.figure)
+    name = given.figure.relative_to(given.docs.parent).as_posix()
+    given.docs.write_text(document(given.arena, given.momentum, name, given.note), encoding="utf-8")
+    print(f"{given.docs} and {given.figure} are written.")
+
+
+if __name__ == "__main__":
+    main()
