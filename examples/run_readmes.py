@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import venv
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -112,7 +113,8 @@ def main() -> int:
                     good = good and well
         finally:
             for pid in marked(mark):  # the SuperLink that a simulation leaves behind
-                os.kill(pid, signal.SIGTERM)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
             time.sleep(5)
     console.print(table)
     return int(not good)
