@@ -18,10 +18,12 @@ import subprocess
 import sys
 import time
 import venv
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent / "deploy"))
@@ -59,11 +61,17 @@ def run(command: str, checkout: Path, variables: dict[str, str]) -> tuple[bool, 
     """Run one command; whether it did what it should, and all that it printed."""
     try:
         done = subprocess.run(
-            ["bash", "-c", command], cwd=checkout, env=variables, capture_output=True, text=True, timeout=LONGEST
+            ["bash", "-c", command],
+            cwd=checkout,
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LONGEST,
         )
     except subprocess.TimeoutExpired as problem:
-        return False, f"{problem.stdout}\n{problem.stderr}\nnot done after {LONGEST} s"
-    printed = done.stdout + done.stderr
+        return False, f"{problem.stdout}\nnot done after {LONGEST} s"
+    printed = done.stdout
     if done.returncode or not command.startswith("flwr run"):
         return not done.returncode, printed
     asked = subprocess.run(
@@ -96,11 +104,17 @@ def main() -> int:
                     console.print(f"\n$ {command}", markup=False)
                     well, printed = run(command, checkout, variables)
                     console.print("\n".join(printed.strip().splitlines()[-12 if well else -60 :]), markup=False)
-                    table.add_row(example.name, command, f"{time.monotonic() - began:.0f}", "ran" if well else "FAILED")
+                    table.add_row(
+                        example.name,
+                        escape(command.partition(" #")[0]),
+                        f"{time.monotonic() - began:.0f}",
+                        "ran" if well else "FAILED",
+                    )
                     good = good and well
         finally:
             for pid in marked(mark):  # the SuperLink that a simulation leaves behind
-                os.kill(pid, signal.SIGTERM)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
             time.sleep(5)
     console.print(table)
     return int(not good)

@@ -72,10 +72,16 @@ class Node:
             self.failure = problem
 
     def _pull(self, tree):
-        contents = {part.object_id: self.pull(part.object_id).object_content for part in iterate_object_tree(tree)}
+        contents = {part.object_id: self._content(part.object_id) for part in iterate_object_tree(tree)}
         message = inflate_object_from_contents(tree.object_id, contents)
         message.metadata.__dict__["_message_id"] = tree.object_id
         return message
+
+    def _content(self, name):
+        """An object of the server's, which may announce it a little before it sends it."""
+        while not (got := self.pull(name)).object_available and not self.ended.wait(0.05):
+            pass
+        return got.object_content
 
     def pull(self, name):
         return self.client.PullObject(PullObjectRequest(node=self.name, run_id=self.run, object_id=name))
