@@ -34,7 +34,7 @@ __all__ = ["Aggregation", "Client", "Clients", "aggregate"]
 
 FEW = 32  # clients. Up to this many, the products of all pairs cost less than the passes of a solve.
 TIE = 1e-9  # A distance this close to its threshold, relatively, counts as at the threshold.
-COLUMNS = ("client", "status", "weight", "distance", "threshold", "samples", "reason")
+COLUMNS = ("client", "status", "weight", "share", "distance", "threshold", "samples", "reason")
 SHOWN = 40  # rows of a printed table, half from each end
 
 
@@ -270,6 +270,7 @@ def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Cli
         distances=distances,
         thresholds=limits,
         weights=for_everyone(weights, np.zeros(m)),
+        shares=for_everyone(weights * admission.samples.sum() / admission.samples, np.zeros(m)),
         samples=for_everyone(admission.samples, admission.claimed.copy()),
     )
 
@@ -286,7 +287,8 @@ class Client:
     reason     why it was rejected, or how its samples were capped
     distance   to the aggregate; None for a rejected client
     threshold  T_i of huber, the radius of centered_clipping; None for other rules
-    weight     its share of the aggregate; None for column rules
+    weight     its part of the aggregate; None for column rules
+    share      its weight divided by its part of all samples: 1 is an equal share per sample; None for column rules
     samples    the n_i used
     """
 
@@ -296,6 +298,7 @@ class Client:
     distance: float | None
     threshold: float | None
     weight: float | None
+    share: float | None
     samples: float
 
 
@@ -309,6 +312,7 @@ class Clients(Sequence[Client]):
     distances: Vector
     thresholds: Vector
     weights: Vector
+    shares: Vector
     samples: Vector
 
     @overload
@@ -325,6 +329,7 @@ class Clients(Sequence[Client]):
             distance=_number(self.distances[index]),
             threshold=_number(self.thresholds[index]),
             weight=_number(self.weights[index]),
+            share=_number(self.shares[index]),
             samples=float(self.samples[index]),
         )
 
