@@ -39,7 +39,7 @@ FEW = 32  # clients. Up to this many, the products of all pairs cost less than t
 # more passes that they save; both grow with the square of their number.
 PAIRED = 1500
 TIE = 1e-9  # A distance this close to its threshold, relatively, counts as at the threshold.
-COLUMNS = ("client", "status", "weight", "distance", "threshold", "samples", "reason")
+COLUMNS = ("client", "status", "weight", "share", "distance", "threshold", "samples", "reason")
 SHOWN = 40  # rows of a printed table, half from each end
 
 
@@ -318,6 +318,7 @@ def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Cli
         distances=distances,
         thresholds=limits,
         weights=for_everyone(weights, np.zeros(m)),
+        shares=for_everyone(weights * admission.samples.sum() / admission.samples, np.zeros(m)),
         samples=for_everyone(admission.samples, admission.claimed.copy()),
     )
 
@@ -334,7 +335,8 @@ class Client:
     reason     why it was rejected, or how its samples were capped
     distance   to the aggregate; None for a rejected client
     threshold  T_i of huber and spectral_huber, the radius of centered_clipping; None for other rules
-    weight     its share of the aggregate; None for column rules
+    weight     its part of the aggregate; None for column rules
+    share      its weight divided by its part of all samples: 1 is an equal share per sample; None for column rules
     samples    the n_i used
     """
 
@@ -344,6 +346,7 @@ class Client:
     distance: float | None
     threshold: float | None
     weight: float | None
+    share: float | None
     samples: float
 
 
@@ -357,6 +360,7 @@ class Clients(Sequence[Client]):
     distances: Vector
     thresholds: Vector
     weights: Vector
+    shares: Vector
     samples: Vector
 
     @overload
@@ -373,6 +377,7 @@ class Clients(Sequence[Client]):
             distance=_number(self.distances[index]),
             threshold=_number(self.thresholds[index]),
             weight=_number(self.weights[index]),
+            share=_number(self.shares[index]),
             samples=float(self.samples[index]),
         )
 

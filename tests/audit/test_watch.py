@@ -107,6 +107,18 @@ def test_a_kept_round_says_why():
     assert "2 good replies, 4 needed" in printed(records(7))
 
 
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_a_node_takes_one_line_whatever_it_calls_itself(width):
+    name = "clinic\x1b[2J" + 300 * "x"
+    last = record(3)
+    nodes = tuple(dataclasses.replace(row, name=name if row.node == NODES[4] else None) for row in last.nodes)
+    lines = printed([dataclasses.replace(last, nodes=nodes)], width=width).splitlines()
+    start, end = (next(k for k, line in enumerate(lines) if mark in line) for mark in ("─", "Suspects:"))
+    assert end - start - 2 == len({row.node for row in nodes})
+    assert any("clinic\\x1b[2Jxxxxxx"[:16] in line for line in lines)
+    assert all(len(line) <= width for line in lines)
+
+
 def test_rows_limit_the_nodes():
     text = printed(records(), rows=4)
     assert len(re.findall(r"(?m)^ \.\.\d+", text)) == 4

@@ -77,7 +77,7 @@ def test_what_the_example_shows():
     assert example.off(mean.result.value) > 1e6
     assert krum.liars_weight(example) == 1.0  # it follows the colluders
     assert example.off(huber.result.value) < example.off(median.result.value) < example.off(krum.result.value)
-    low = np.flatnonzero(held_down(huber.pulls()))
+    low = np.flatnonzero(held_down(huber.result.clients.shares))
     assert {example.lies[i] for i in low} == set(LIES) - {"collude"}
     assert len(low) == 20 - example.lies.count("collude")
     assert example.moved(huber.result) < huber.result.certificate.radius(20) / example.spread

@@ -1,60 +1,26 @@
 """Other strategies of Flower inside the robust one: their config and their optimisers work, and go on after a kill."""
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flowers
-from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Krum, Strategy
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedYogi, Krum, Strategy
 
 from fedhold.audit.records import read
 from fedhold.flower import RobustStrategy
 from fedhold.flower.around import COMBINED, REFUSED, Inner, refusal, to_json
 from flower_grid import SILENT, LocalGrid, client_app, model
+from flower_inside import INSIDE, ROUNDS, M, Own, robust
 from flower_liars import with_arrays, with_metrics
 
-M, ROUNDS = 10, 5
 FAR = with_arrays(lambda a: {"w": a["w"] - 50})
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy.md"
-
-
-class Own(FedAvg):
-    """What users write: a schedule in the config, half steps, and something to remember."""
-
-    def __init__(self, rate=0.5, **sampling):
-        super().__init__(**sampling)
-        self.rate, self.losses, self.best, self.average = rate, [], (0, np.inf), None
-
-    def configure_train(self, server_round, arrays, config, grid):
-        self.current = {key: array.numpy() for key, array in arrays.items()}
-        config["rate"] = self.rate**server_round
-        return super().configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(self, server_round, replies):
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        new = {key: array.numpy() for key, array in arrays.items()}
-        half = {key: self.rate * new[key] + (1 - self.rate) * self.current[key] for key in new}
-        self.average = (
-            half if self.average is None else {key: 0.9 * self.average[key] + 0.1 * half[key] for key in half}
-        )
-        self.losses.append(metrics["loss"])
-        self.best = min(self.best, (server_round, metrics["loss"]), key=lambda one: one[1])
-        return ArrayRecord({key: Array(np.asarray(value)) for key, value in half.items()}), MetricRecord(
-            {**metrics, "half": 1}
-        )
-
-
-INSIDE = {
-    "FedAvg": FedAvg,
-    "FedAvgM": lambda **more: FedAvgM(server_learning_rate=0.8, server_momentum=0.5, **more),
-    "FedAdam": lambda **more: FedAdam(eta=0.2, **more),
-    "FedAdagrad": lambda **more: FedAdagrad(eta=0.3, **more),
-    "FedYogi": lambda **more: FedYogi(eta=0.2, **more),
-    "FedProx": lambda **more: FedProx(proximal_mu=0.3, **more),
-    "Own": Own,
-}
 
 
 def run(strategy, bad=None, rounds=ROUNDS, arrays=None, **more):
@@ -213,7 +179,7 @@ def deadly(killed_in):
 @pytest.mark.parametrize("name", INSIDE)
 def test_same_bytes_after_a_kill(name, tmp_path):
     def strategy(folder):
-        return RobustStrategy(around=INSIDE[name](fraction_train=0.7), checkpoint=tmp_path / folder, seed=3)
+        return robust(name, tmp_path / folder)
 
     whole = strategy("whole")
     result = run(whole)
@@ -225,6 +191,24 @@ def test_same_bytes_after_a_kill(name, tmp_path):
     same(result, cut.resume(LocalGrid(client_app(), M), model(), ROUNDS))
     one, other = (json_of(inner) for inner in (whole._inner, cut._inner))
     assert one == other
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Checkpoints of processes that were killed with SIGKILL in round 3."""
+    folder = tmp_path_factory.mktemp("killed")
+    here = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(here)}
+    subprocess.run([sys.executable, here / "flower_inside.py", folder], check=True, timeout=300, env=environment)
+    return folder
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_same_bytes_after_kill_9_in_another_process(name, folders, tmp_path):
+    whole = run(robust(name, tmp_path))
+    grid = LocalGrid(client_app(), M)
+    same(whole, robust(name, folders / name).resume(grid, model(), ROUNDS))
+    assert [t for kind, t, _ in grid.asked if kind == "train"] == [3, 4, 5]
 
 
 def json_of(inner):

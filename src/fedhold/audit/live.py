@@ -40,7 +40,8 @@ STYLES = {COUNTED: "green", HELD_DOWN: "yellow", "rejected": "bold red", "quaran
 BAR = 8  # characters for a share of FULL
 POINTS = 16  # of a sparkline
 MOST_METRICS, MOST_SUSPECTS = 6, 5
-TAKEN = 67  # columns of the screen that the table of nodes needs beside the reasons
+TAKEN = 62  # columns of the screen that the table of nodes needs beside names and reasons
+MOST_CALLED = 16  # characters of a node's name in that table
 SPARKS = {True: "▁▂▃▄▅▆▇█", False: "_.-=+*%#"}  # for terminals with and without Unicode
 BLOCKS = {True: "█", False: "#"}
 
@@ -226,9 +227,13 @@ class Scoreboard:
         seen = judge_round(self.rounds[-1])
         names = short_names([one.node for one in ranked])
         table = table_of(*("node", "status", "share", "rejected", HELD_DOWN, "reason"), numbers=("rejected", HELD_DOWN))
-        for one in ranked[: self.rows]:
-            called = self._say(shown_name(one.node, one.name, names))
-            table.add_row(Text(called), *self._cells(one, seen.get(one.node), max(8, room)))
+        for column in table.columns:  # cut what would need a second line: the height of the screen is counted in nodes
+            column.no_wrap, column.overflow = True, "crop"
+        shown = ranked[: self.rows]
+        called = [self._say(shown_name(one.node, one.name and one.name[:MOST_CALLED], names)) for one in shown]
+        left = max(8, room - max(map(len, called), default=0))
+        for one, name in zip(shown, called, strict=True):
+            table.add_row(Text(name), *self._cells(one, seen.get(one.node), left))
         return table
 
     def _cells(self, one: Standing, now: Seen | None, room: int) -> Iterable[Text]:

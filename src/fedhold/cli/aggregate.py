@@ -29,7 +29,7 @@ from fedhold.updates import DamagedFileError, Told, open_updates, paths_of, save
 
 PATIENCE = 2.0  # seconds before a bar is worth showing
 SHOWN = 20  # clients in the printed table; the report has them all
-COLUMNS = ("file", "status", "weight", "distance", "threshold", "samples", "reason")
+COLUMNS = ("file", "status", "weight", "share", "distance", "threshold", "samples", "reason")
 
 
 def aggregate(
@@ -219,7 +219,7 @@ def _plain(value: Any) -> Any:
 def _print_clients(console: Console, result: Aggregation, names: Sequence[str]) -> None:
     """Print the rejected clients first, then those farthest from the result."""
     ordered = sorted(result.clients, key=lambda row: -math.inf if row.distance is None else -row.distance)
-    table = table_of(*COLUMNS, numbers=COLUMNS[2:6])
+    table = table_of(*COLUMNS, numbers=COLUMNS[2:7])
     for row in ordered[:SHOWN]:
         table.add_row(
             _cell(names[row.client], console), *(_cell(getattr(row, column), console) for column in COLUMNS[1:])

@@ -77,15 +77,14 @@ def _print_outcomes(console: Console, example: ExampleRound, outcomes: list[Outc
 
 def _print_held_down(console: Console, example: ExampleRound, huber: Outcome) -> None:
     assert huber.result is not None
-    pulls = huber.pulls()
     admitted = np.array([row.status != "rejected" for row in huber.result.clients])
-    held = held_down(pulls, present=admitted) | ~admitted
+    held = held_down(huber.result.clients.shares, present=admitted) | ~admitted
     low = [row for row in huber.result.clients if held[row.client]]
-    table = table_of("client", "truth", "status", "pull", "reason", numbers=("client", "pull"))
+    table = table_of("client", "truth", "status", "share", "reason", numbers=("client", "share"))
     for row in low[:SHOWN]:
         truth = f"liar: {example.lies[row.client]}" if example.lies[row.client] else "honest"
-        table.add_row(str(row.client), truth, row.status, f"{pulls[row.client]:.2g}", escape(row.reason))
-    print_table(console, f"Whom Huber rejected, or clipped to a pull below {LOW:g} of the typical client's", table)
+        table.add_row(str(row.client), truth, row.status, f"{row.share or 0.0:.2g}", escape(row.reason))
+    print_table(console, f"Held down by Huber: rejected, or a share below {LOW:g} of the typical client's", table)
     more = f" ({len(low) - SHOWN} more than shown)" if len(low) > SHOWN else ""
     caught = sum(bool(example.lies[row.client]) for row in low)
     console.print(

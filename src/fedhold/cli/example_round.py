@@ -87,15 +87,6 @@ class Outcome:
         weights = None if self.result is None else self.result.weights
         return None if weights is None else float(weights[example.liars].sum())
 
-    def pulls(self) -> Vector:
-        """Each client's weight per sample, in units of the median admitted client's; 0 for the rejected."""
-        assert self.result is not None
-        assert self.result.weights is not None
-        pulls = self.result.weights / np.array([row.samples for row in self.result.clients])
-        admitted = [row.status != "rejected" for row in self.result.clients]
-        typical: Vector = pulls / np.median(pulls[admitted])
-        return typical
-
 
 def make_round(clients: int = 100, liars: int = 20, seed: int = 0) -> ExampleRound:
     """Make up a round: honest clients send the true gradient plus noise that shrinks with their samples.

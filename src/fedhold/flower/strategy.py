@@ -25,7 +25,7 @@ from fedhold.flower.api import (
     Strategy,
     flower_log,
 )
-from fedhold.flower.around import Inner, Wanted
+from fedhold.flower.around import Inner, Made, Wanted
 from fedhold.flower.averages import average_metrics
 from fedhold.flower.grid import exchange, sample, sample_size, wait_for_nodes
 from fedhold.flower.limits import Limits
@@ -33,6 +33,7 @@ from fedhold.flower.model import Model
 from fedhold.flower.quarantine import Quarantine, offenders
 from fedhold.flower.replies import Reply, read_replies
 from fedhold.flower.rounds import (
+    Outcome,
     Round,
     Rule,
     aggregate_replies,
@@ -342,34 +343,24 @@ class RobustStrategy(FedAvg):
         if not current.train_messages:
             return None, None
         read = self._read(current.train_messages, replies, current.model, with_arrays=True)
-        last = None if self._state is None else self._state.last
-        rng = self._rng(AGGREGATE, server_round)
-        asked = len(current.train_messages)
-        root = self.validation.root(current.model) if self.validation and self.rule.takes_root else None
-        outcome = aggregate_replies(current.model, read, asked, self.rule, rng, last=last, root=root)
+        outcome = self._aggregated(current, read)
         used = {int(row.node): row.samples for row in outcome.rows if row.samples and row.status != "rejected"}
         averages = average_metrics(read, used, None, self.train_metrics_aggr_fn, self.weighted_by_key)
         rows = [with_reason(row, averages.reasons.get(int(row.node))) for row in outcome.rows]
-        metrics = averages.record
+        made = Made(outcome.model, averages.record, outcome.note)
         if self._inner is not None and outcome.model is not None:
             to, samples = current.train_messages[0], math.fsum(used.values())
             made = self._inner.train(server_round, outcome.model, samples, averages.record, to)
-            outcome, metrics = replace(outcome, model=made.model, note=made.note), made.metrics
         if self.validation is not None:
-            rows = self._validated(current, rows, read, outcome.model)
-        current.outcome = outcome
+            rows = self._validated(current, rows, read, made.model)
+        current.outcome = replace(outcome, model=made.model, note=made.note)
         current.rows += rows
         current.averages["train"] = averages.plain
-        log_rows("aggregate_train", server_round, asked, rows, outcome.quorum)
-        if outcome.model is None:
-            flower_log.warning("Round %d keeps the model: %s", server_round, outcome.note)
-        if self._state is not None:
-            self._state.last = last if outcome.model is None else outcome.last
-            if self.quarantine is not None:
-                bad = offenders(rows, self.quarantine.share, accuses=self.rule.accuses)
-                nodes = [message.metadata.dst_node_id for message in current.train_messages]
-                self._state.quarantine = self._state.quarantine.after(self.quarantine, server_round, nodes, bad)
-        return None if outcome.model is None else outcome.model.record(), metrics
+        log_rows("aggregate_train", server_round, len(current.train_messages), rows, outcome.quorum)
+        if made.model is None:
+            flower_log.warning("Round %d keeps the model: %s", server_round, made.note)
+        self._learn_from(current, rows)
+        return None if made.model is None else made.model.record(), made.metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -406,6 +397,24 @@ class RobustStrategy(FedAvg):
             return averages.record
         to, samples = current.evaluate_messages[0], math.fsum(claimed.values())
         return self._inner.evaluate(server_round, samples, averages.record, to)
+
+    def _aggregated(self, current: Round, replies: list[Reply]) -> Outcome:
+        """The robust aggregate of a round, with what the rule needs from earlier rounds and from the server's own data."""
+        rng, asked = self._rng(AGGREGATE, current.number), len(current.train_messages)
+        last = None if self._state is None else self._state.last
+        root = self.validation.root(current.model) if self.validation and self.rule.takes_root else None
+        return aggregate_replies(current.model, replies, asked, self.rule, rng, last=last, root=root)
+
+    def _learn_from(self, current: Round, rows: list[NodeRecord]) -> None:
+        """Keep for the rounds to come what a round of training came to: the aggregate, and who offended."""
+        if self._state is None:
+            return
+        if current.outcome.model is not None:
+            self._state.last = current.outcome.last
+        if self.quarantine is not None:
+            bad = offenders(rows, self.quarantine.share, accuses=self.rule.accuses)
+            asked = [message.metadata.dst_node_id for message in current.train_messages]
+            self._state.quarantine = self._state.quarantine.after(self.quarantine, current.number, asked, bad)
 
     def _wanted(
         self, phase: str, t: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, drawn: list[int]
