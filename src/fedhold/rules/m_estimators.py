@@ -48,8 +48,8 @@ def huber(
 
     argmin_s sum_i n_i phi_i(|s - X_i|), phi_i(u) = u^2/2 up to T_i and T_i u - T_i^2/2 beyond: clients nearer than T_i count
     as in the mean, and those farther away pull with the force n_i T_i and no more. It holds while liars have less than half of
-    the samples and are less than half of the clients, and need not know how many they are. Where clients on a line, or only two of them, have several minimisers
-    between them, it is the point halfway between the two middle clients.
+    the samples and are less than half of the clients, and need not know how many they are. Where clients on a line, or only
+    two of them, have several minimisers between them, it is the point halfway between the two middle clients.
 
     threshold       T_i: "automatic", a number, one number per client, or a function of fedhold.thresholds
     tol             the solver stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i), where psi_i is the gradient of
