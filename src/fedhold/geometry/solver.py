@@ -203,8 +203,9 @@ def newton(geometry: Geometry, thresholds: Vector, weights: Weights, tol: float)
 def _rays(geometry: Geometry, weights: Weights) -> _Rays:
     """The clients around the centre of `weights`, in a space of at most m dimensions."""
     measured = geometry.measure(weights)
-    far = measured.distances / max(float(np.median(measured.distances)), TINY)
-    scales = 1 / np.maximum(far, 1.0)
+    some = measured.distances[measured.distances > 0]  # Far from 0, most distances may be within the centre's rounding.
+    typical = float(np.median(measured.distances) or np.median(some)) if len(some) else 1.0
+    scales = 1 / np.maximum(measured.distances / typical, 1.0)
     return _Rays(geometry.coordinates(measured.centre, scales), scales)
 
 
