@@ -200,7 +200,7 @@ def test_the_scanner_finds(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "pip install .             # NumPy, array-api-compat, typer, rich",
+        "pip install .             # NumPy, array-api-compat, click, rich",
         "pip install '.[fast]'     # and numba",
         "From a checkout: pip install '.[flower]'. If your flwr is newer, install an older one.",
         "pip install --quiet --editable '.[dev]'",

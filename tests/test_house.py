@@ -281,8 +281,22 @@ def test_documents_name_commands_that_exist():
         assert all(option in told for option in re.findall(r"--\w+", options))
 
 
+def test_help_and_completion_show_the_public_names():
+    script = (
+        "import fedhold, pydoc, re; print(dir(fedhold)); text = pydoc.render_doc(fedhold, renderer=pydoc.plaintext);"
+        "print(re.findall(r'^    (?:class )?([A-Za-z]\\w*)(?: = |\\()', text.split('PACKAGE CONTENTS')[1], re.M));"
+        "import fedhold.lab; print('lab' in dir(fedhold), 'kernels' in dir(fedhold))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    names, documented, packages = run.stdout.splitlines()
+    assert ast.literal_eval(names) == sorted([*fedhold.__all__, "__version__"])
+    modules = {name for name in fedhold.__all__ if inspect.ismodule(getattr(fedhold, name))}
+    assert set(ast.literal_eval(documented)) == set(fedhold.__all__) - modules
+    assert packages == "True False"
+
+
 def test_import_is_light():
-    heavy = "{'torch', 'jax', 'typer', 'rich', 'jinja2', 'pandas', 'scipy', 'numba', 'dask'}"
+    heavy = "{'torch', 'jax', 'click', 'rich', 'jinja2', 'pandas', 'scipy', 'numba', 'dask'}"
     code = f"import sys, fedhold; print(*sorted({heavy} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []

@@ -6,20 +6,18 @@ from typing import Annotated
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import typer
+import click
 from rich.console import Console
 
 from fedhold.bench import Peers, Plan, Results, measure_all, print_results, read_results, write_results
 from fedhold.cli.bench import Earlier, Json, Repeat, Round, Rules, Scaling, Seconds, Shapes
+from fedhold.cli.parameters import Option, command
 from peers import environment
 from peers.document import draw, write
 from peers.libraries import PACKAGES, PEERS
 from peers.round import TORCH_AND_BYZFL
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
-
-@app.command()
 def compare(
     shape: Shapes = None,
     rules: Rules = "",
@@ -28,8 +26,8 @@ def compare(
     round_: Round = False,
     scaling: Scaling = False,
     json: Json = None,
-    chart: Annotated[Path | None, typer.Option(help="Draw them here, as PNG.")] = None,
-    docs: Annotated[Path | None, typer.Option(help="Write them here as a document, its chart in figures/.")] = None,
+    chart: Annotated[Path | None, Option("Draw them here, as PNG.")] = None,
+    docs: Annotated[Path | None, Option("Write them here as a document, its chart in figures/.")] = None,
     earlier: Earlier = None,
 ) -> None:
     """Our rules beside those of ByzFL, Flower, geom-median and torchjd, in an environment made for these libraries.
@@ -54,7 +52,7 @@ def compare(
             results = measure_all(plan, console, lambda so_far: _write_json(json, so_far))
         else:
             environment.prepare(place, console)
-            raise typer.Exit(environment.run_inside(place, sys.argv[1:]))
+            raise click.exceptions.Exit(environment.run_inside(place, sys.argv[1:]))
         print_results(console, results)
         _write_json(json, results)
         if chart is not None:
@@ -62,7 +60,7 @@ def compare(
         if docs is not None:
             write(results, docs)
     except ValueError as problem:
-        raise typer.BadParameter(str(problem)) from None
+        raise click.BadParameter(str(problem)) from None
     for kind, path in (("json", json), ("chart", chart), ("docs", docs)):
         if path is not None:
             console.print(f"{kind}: {path}", markup=False)
@@ -72,6 +70,8 @@ def _write_json(path: Path | None, results: Results) -> None:
     if path is not None:
         write_results(path, results)
 
+
+app = command(compare, "compare")
 
 if __name__ == "__main__":
     app(prog_name="python benchmarks/peers")

@@ -33,3 +33,9 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def __dir__() -> list[str]:
+    """The public names, for help() and for the completion of names; of the packages those that have been imported."""
+    packages = [name for name in ("flower", "lab", "nvflare") if name in globals()]
+    return sorted([*__all__, "__version__", *packages])

@@ -8,8 +8,8 @@ import re
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
-from typer.testing import CliRunner
 
 from audits import CAPPED, ESCAPES, LIARS, METRIC, NODES, SCRIPT, record, records
 from browser import probe_page

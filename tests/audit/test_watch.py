@@ -13,8 +13,8 @@ import threading
 import time
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
-from typer.testing import CliRunner
 
 from audits import ESCAPES, LIARS, METRIC, NODES, SCRIPT, record, records
 from fedhold.audit.live import Follower, Scoreboard, round_line, sparkline

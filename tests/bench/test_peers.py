@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from peers import __main__ as command
 from peers import environment
 from peers.libraries import LIBRARIES, PACKAGES, PEERS
 from rich.console import Console
-from typer.testing import CliRunner
 
 import fedhold
 from fedhold.bench import OURS, OWN, Contender, best_of, cell

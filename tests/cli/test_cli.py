@@ -1,16 +1,20 @@
 """The command line: what it prints, and how it fails."""
 
+import inspect
+import os
 import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fedhold import MIXINGS, RULES, __version__, aggregate
+from fedhold.cli.app import COMMANDS as CALLED
 from fedhold.cli.app import app
 from fedhold.cli.example_round import LIES, TURNS, apply_rules, make_round
+from fedhold.cli.parameters import Option
 from fedhold.lab import ATTACKS, DATA, PARTITIONS
 from fedhold.report import held_down
 from fedhold.spec import THRESHOLDS
@@ -23,8 +27,8 @@ def run(*arguments):
 
 
 def words(result):
-    """The output on one line; some versions of typer draw errors in a box."""
-    return " ".join(re.sub(r"[│╭╮╰╯─|]", " ", result.output).split())
+    """The output on one line."""
+    return " ".join(result.output.split())
 
 
 def test_round_in_a_process_of_its_own():
@@ -114,6 +118,55 @@ def test_help_names_the_commands(arguments):
     printed = run(*arguments).output
     assert "round" in printed
     assert "list" in printed
+
+
+def process(*arguments, **environment):
+    """What a command prints, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "fedhold", *arguments],
+        env={**os.environ, "COLUMNS": "80", **environment},
+        **{"capture_output": True, "text": True, "encoding": "utf-8", "timeout": 120, "check": True},
+    ).stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS.split(", "))
+def test_help_is_whole(name):
+    """Every parameter with what is declared about it, its default, and whether it is required; nothing cut or escaped."""
+    printed = process(name, "--help")
+    told = " ".join(printed.split())
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "\\" not in printed
+    for parameter in inspect.signature(CALLED[name], eval_str=True).parameters.values():
+        declared = parameter.annotation.__metadata__[0]
+        line = declared.help
+        if isinstance(declared, Option):
+            line = f"{declared.name or '--' + parameter.name.replace('_', '-')}".removesuffix("-")
+            assert line in told
+            required = parameter.default is parameter.empty
+            default = "[required]" if required else f"[default: {parameter.default}"
+            line = f"{declared.help} {default}" if parameter.default not in (None, "", False) else declared.help
+        assert line in told
+    summary = " ".join(inspect.getdoc(CALLED[name]).partition("\n\n")[0].split())
+    assert summary in told
+    assert summary in " ".join(process("--help").split())
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("fedhold re", ["reproduce", "report"]),
+        ("fedhold aggregate --s", ["--samples"]),
+        ("fedhold list tri", ["trimmed_mean", "trimmed_mean_attack"]),
+        ("fedhold run examples/gr", ["file", "examples/gr"]),
+    ],
+)
+def test_shells_complete(line, completed):
+    words = line.split()
+    printed = process(
+        _FEDHOLD_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1)
+    )  # what bash calls
+    assert sorted(re.split(r"[,\n]", printed.replace("plain,", "").strip())) == sorted(completed)
+    assert "complete -o nosort -F _fedhold_completion fedhold" in process(_FEDHOLD_COMPLETE="bash_source")
 
 
 def test_help_loads_no_laboratory_and_no_audit():

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fedhold import save_update
 from fedhold.cli.app import app

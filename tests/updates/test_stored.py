@@ -13,9 +13,9 @@ from pathlib import Path
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from rich.console import Console
-from typer.testing import CliRunner
 
 import fedhold.updates.files
 import fedhold.updates.matrix

@@ -13,7 +13,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -21,6 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 import fedhold
 from fedhold.aggregation import Aggregation
 from fedhold.cli.errors import failure, told, usage_errors
+from fedhold.cli.parameters import Argument, Option
 from fedhold.errors import listed
 from fedhold.report import print_line, print_table, table_of, visible
 from fedhold.spec import DEFAULT, parse
@@ -35,16 +35,16 @@ COLUMNS = ("file", "status", "weight", "share", "distance", "threshold", "sample
 def aggregate(
     updates: Annotated[
         list[Path],
-        typer.Argument(help="A directory of .npy or .safetensors files, one per client; or such files."),
+        Argument("A directory of .npy or .safetensors files, one per client; or such files."),
     ],
-    out: Annotated[Path, typer.Option(help="Where the result goes: .npy or .safetensors, as the updates.")],
-    rule: Annotated[str, typer.Option(help="As in aggregate(): huber, 'krum(f=10)', 'screen | huber', ...")] = DEFAULT,
+    out: Annotated[Path, Option("Where the result goes: .npy or .safetensors, as the updates.")],
+    rule: Annotated[str, Option("As in aggregate(): huber, 'krum(f=10)', 'screen | huber', ...")] = DEFAULT,
     samples: Annotated[
-        Path | None, typer.Option(help="The n_i: JSON, a list or {file name: n_i}; or CSV, lines of file name,n_i.")
+        Path | None, Option("The n_i: JSON, a list or {file name: n_i}; or CSV, lines of file name,n_i.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Where to write what was done to each client, as JSON.")] = None,
+    report: Annotated[Path | None, Option("Where to write what was done to each client, as JSON.")] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Rules that draw then draw the same again; keep it from the clients.")
+        int | None, Option("Rules that draw then draw the same again; keep it from the clients.", least=0)
     ] = None,
 ) -> None:
     """Aggregate updates in files, however large: they are read in parts, and never all in memory.

@@ -5,21 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from fedhold.cli.errors import usage_errors
+from fedhold.cli.parameters import Argument, Option
 from fedhold.report import print_line, visible
 
 SHOWN = 10  # suspects that are printed; the report has them all
 
 
 def watch(
-    audit: Annotated[
-        Path, typer.Argument(help="The file that a strategy writes; it may not be there yet. Ctrl-C leaves.")
-    ],
-    once: Annotated[bool, typer.Option("--once", help="Show what is there now, and exit.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks at the file.", min=0.05)] = 0.5,
+    audit: Annotated[Path, Argument("The file that a strategy writes; it may not be there yet. Ctrl-C leaves.")],
+    once: Annotated[bool, Option("Show what is there now, and exit.", "--once")] = False,
+    every: Annotated[float, Option("Seconds between two looks at the file.", least=0.05)] = 0.5,
 ) -> None:
     """Follow an audit.jsonl live: last round, nodes, suspects."""
     from fedhold.audit import watch as follow

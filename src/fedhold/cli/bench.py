@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from fedhold.cli.errors import usage_errors
+from fedhold.cli.parameters import Option
 from fedhold.report import print_line
 
 # The options that `python benchmarks/peers` has, too.
-Shapes = Annotated[list[str] | None, typer.Option(help="Clients x numbers, as 500x25450; may be repeated.")]
-Rules = Annotated[str, typer.Option(help="Which of our rules, with commas between; all unless given.")]
-Repeat = Annotated[int, typer.Option(help="Calls of each rule; the best counts.")]
-Seconds = Annotated[float, typer.Option(help="Time for the calls of a rule; a longer one is made once.")]
-Round = Annotated[bool, typer.Option("--round", help="Also one round on MNIST, end to end.")]
-Scaling = Annotated[bool, typer.Option("--scaling", help="Also how cost grows with clients and numbers.")]
-Json = Annotated[Path | None, typer.Option(help="Write all results here.")]
-Earlier = Annotated[Path | None, typer.Option("--from", help="Measure nothing: show the --json of an earlier run.")]
+Shapes = Annotated[list[str] | None, Option("Clients x numbers, as 500x25450; may be repeated.")]
+Rules = Annotated[str, Option("Which of our rules, with commas between; all unless given.")]
+Repeat = Annotated[int, Option("Calls of each rule; the best counts.")]
+Seconds = Annotated[float, Option("Time for the calls of a rule; a longer one is made once.")]
+Round = Annotated[bool, Option("Also one round on MNIST, end to end.", "--round")]
+Scaling = Annotated[bool, Option("Also how cost grows with clients and numbers.", "--scaling")]
+Json = Annotated[Path | None, Option("Write all results here.")]
+Earlier = Annotated[Path | None, Option("Measure nothing: show the --json of an earlier run.", "--from")]
 
 
 def bench(

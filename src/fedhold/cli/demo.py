@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fedhold.cli.errors import usage_errors
 from fedhold.cli.example_round import LIES, NUMBERS, ExampleRound, Outcome, apply_rules, make_round
+from fedhold.cli.parameters import Option
 from fedhold.report import LOW, held_down, print_line, print_table, table_of
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ SHOWN = 40  # clients held down that are printed
 
 
 def round_(
-    clients: Annotated[int, typer.Option(help="How many clients send an update.")] = 100,
-    liars: Annotated[int, typer.Option(help="How many of them lie; fewer than half.")] = 20,
-    seed: Annotated[int, typer.Option(help="Where the round's chance comes from.")] = 0,
+    clients: Annotated[int, Option("How many clients send an update.")] = 100,
+    liars: Annotated[int, Option("How many of them lie; fewer than half.")] = 20,
+    seed: Annotated[int, Option("Where the round's chance comes from.")] = 0,
 ) -> None:
     """One round with liars: four rules, whom Huber held down, and what is proven."""
     with usage_errors():
@@ -136,9 +136,9 @@ BROKEN = 2.0  # the RMSE from which a rule counts as broken; with the true model
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the report and the results go.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Where all chance comes from.")] = 0,
-    jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
+    out: Annotated[Path, Option("Where the report and the results go.")] = Path("demo"),
+    seed: Annotated[int, Option("Where all chance comes from.")] = 0,
+    jobs: Annotated[int, Option("Processes to run at once.")] = 2,
 ) -> None:
     """One round with liars; then a federation of 500 clients, 100 of them liars, under four attacks and five rules."""
     from fedhold.lab import DataError, MissingResult

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
-import typer
 
 from fedhold.errors import visible
 
@@ -24,8 +23,8 @@ def usage_errors(*more: type[Exception]) -> Iterator[None]:
     try:
         yield
     except classes as problem:
-        raise typer.BadParameter(str(problem)) from None
-    except (BrokenPipeError, click.exceptions.Exit):  # Nobody reads on, which typer ends quietly; or all has been said.
+        raise click.BadParameter(str(problem)) from None
+    except (BrokenPipeError, click.exceptions.Exit):  # Nobody reads on, which click ends quietly; or all has been said.
         raise
     except OSError as problem:
         raise failure(f"{told(problem)}. Check the path, its rights and the space left, and call again") from None
@@ -33,11 +32,11 @@ def usage_errors(*more: type[Exception]) -> Iterator[None]:
         raise failure(str(problem).removesuffix(".")) from None
 
 
-def failure(message: str) -> typer.Exit:
+def failure(message: str) -> click.exceptions.Exit:
     """Print why a command that was called rightly has failed; the exception that then ends it, with exit code 1."""
     for line in f"Error: {message}.".splitlines():  # Only an error that nobody expected has several lines: a traceback.
-        typer.echo(visible(line, LONGEST), err=True)
-    return typer.Exit(1)
+        click.echo(visible(line, LONGEST), err=True)
+    return click.exceptions.Exit(1)
 
 
 def told(problem: OSError) -> str:

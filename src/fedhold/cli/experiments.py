@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 
 from fedhold.cli.audits import write_audit_report
 from fedhold.cli.errors import usage_errors
+from fedhold.cli.parameters import Argument, Option
 from fedhold.report import print_line, print_table, table_of, visible
 
 if TYPE_CHECKING:
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 def init(
-    config: Annotated[Path, typer.Argument(help="The file to write.")] = Path("grid.toml"),
+    config: Annotated[Path, Argument("The file to write.")] = Path("grid.toml"),
 ) -> None:
     """Write a configuration for `fedhold run` to start from."""
     from fedhold.lab import write_start
 
     with usage_errors():
         write_start(config)
-    typer.echo(f"{config} is written. Run it with: fedhold run {config}")
+    print_line(Console(highlight=False), f"{config} is written. Run it with: fedhold run {config}")
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="A TOML file; `fedhold init` writes one to start from.")],
-    jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
-    out: Annotated[Path, typer.Option(help="Where results and report go; found again next time.")] = Path("runs"),
+    config: Annotated[Path, Argument("A TOML file; `fedhold init` writes one to start from.")],
+    jobs: Annotated[int, Option("Processes to run at once.")] = 2,
+    out: Annotated[Path, Option("Where results and report go; found again next time.")] = Path("runs"),
 ) -> None:
     """Every combination of data, partition, attack, rule and seed that a file lists; then the report."""
     from fedhold.lab import DataError, MissingResult, Store, load, run_all
@@ -45,14 +45,12 @@ def run(
 
 
 def reproduce(
-    what: Annotated[list[str], typer.Argument(help="fig1 ... fig5, table1, theory, or all.", show_default=False)],
-    seeds: Annotated[int | None, typer.Option(help="Seeds for synthesized data; 5 unless given.")] = None,
-    mnist_seeds: Annotated[int | None, typer.Option(help="Seeds for MNIST; 3 unless given.")] = None,
-    jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
-    quick: Annotated[bool, typer.Option("--quick", help="One seed, few rounds: to see that it works.")] = False,
-    out: Annotated[Path, typer.Option(help="Where results and report go; found again next time.")] = Path(
-        "reproduction"
-    ),
+    what: Annotated[list[str], Argument("fig1 ... fig5, table1, theory, or all.")],
+    seeds: Annotated[int | None, Option("Seeds for synthesized data; 5 unless given.")] = None,
+    mnist_seeds: Annotated[int | None, Option("Seeds for MNIST; 3 unless given.")] = None,
+    jobs: Annotated[int, Option("Processes to run at once.")] = 2,
+    quick: Annotated[bool, Option("One seed, few rounds: to see that it works.", "--quick")] = False,
+    out: Annotated[Path, Option("Where results and report go; found again next time.")] = Path("reproduction"),
 ) -> None:
     """The paper's figures, its Table 1, its theory, and a verdict on each of its claims."""
     from fedhold.lab import DataError, MissingResult
@@ -65,11 +63,11 @@ def reproduce(
 def report(
     path: Annotated[
         Path,
-        typer.Argument(help="Where results are: the --out of run, reproduce or demo; or the audit of a deployed run."),
+        Argument("Where results are: the --out of run, reproduce or demo; or the audit of a deployed run."),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Where the report goes; beside what it reports on unless given.", show_default=False),
+        Option("Where the report goes; beside what it reports on unless given."),
     ] = None,
 ) -> None:
     """The HTML report of stored results, or of an audit.jsonl."""

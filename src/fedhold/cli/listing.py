@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import typer
+import click
 from rich.console import Console
 from rich.markup import escape
 
+from fedhold.cli.parameters import Argument
 from fedhold.errors import unknown
 from fedhold.report import print_table, table_of
 from fedhold.spec import FROM_CALL, MIXINGS, RULES, THRESHOLDS
@@ -57,8 +58,12 @@ def _registries() -> list[_Registry]:
     ]
 
 
+def _names() -> list[str]:
+    return [name for registry in _registries() for name in registry.named]
+
+
 def list_(
-    name: Annotated[str, typer.Argument(help="A name from the list: show all about it.", show_default=False)] = "",
+    name: Annotated[str, Argument("A name from the list: show all about it.", _names)] = "",
 ) -> None:
     """Rules, mixings, thresholds, attacks, tasks and partitions; or one of them in full."""
     registries = _registries()
@@ -71,9 +76,9 @@ def list_(
 def _show_one(registries: list[_Registry], name: str) -> None:
     known = {word: registry for registry in registries for word in registry.named}
     if name not in known:
-        raise typer.BadParameter(unknown("name", name, known))
-    typer.echo(f"{name}({known[name].call(name)})\n")
-    typer.echo(inspect.getdoc(known[name].named[name]))
+        raise click.BadParameter(unknown("name", name, known))
+    click.echo(f"{name}({known[name].call(name)})\n")
+    click.echo(inspect.getdoc(known[name].named[name]))
 
 
 def _show_all(registries: list[_Registry]) -> None:
