@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 
 from fedhold.errors import integer
-from fedhold.kernels import Floats, Vector
+from fedhold.kernels import Floats, Matrix, Vector
 from fedhold.lab.knowledge import Knowledge, needs_server
 
 OCTAVES = np.arange(-4, 6)  # the lengths that a search along a line tries first are these powers of 2
@@ -30,12 +30,12 @@ TURN = 0.5  # how far a step turns the direction at first
 
 
 @needs_server
-def optimal_alie(knowledge: Knowledge, *, evaluations: int = 20) -> Floats:
-    """`alie` with the z that does the most damage to the server's rule: X = mean - z std.
+def optimal_alie(knowledge: Knowledge, *, evaluations: int = 30) -> Floats:
+    """`alie` with the z that does the most damage to the server's rule: X = mean - z std, on either side of the mean.
 
-    evaluations  how many z are tried: ten powers of 2 from 1/16 to 32, then ever smaller steps around the best one
+    evaluations  how many z are tried: plus and minus the powers of 2 from 1/16 to 32, then ever smaller steps around the best
 
-    Needs `knowledge.server`, and evaluations >= 10.  Baruch et al. 2019; the search: Shejwalkar & Houmansadr 2021.
+    Needs `knowledge.server`, and evaluations >= 20.  Baruch et al. 2019; the search: Shejwalkar & Houmansadr 2021.
 
     >>> rng = np.random.default_rng(0)
     >>> known = Knowledge(rng.normal(1.0, 1.0, (9, 4)), np.arange(9) < 2, rng, server=lambda sent: np.median(sent, axis=0))
@@ -43,14 +43,14 @@ def optimal_alie(knowledge: Knowledge, *, evaluations: int = 20) -> Floats:
     True
     """
     benign = knowledge.benign
-    return _along(-benign.std(axis=0), benign.mean(axis=0), knowledge, evaluations)
+    return _along(-benign.std(axis=0), benign.mean(axis=0), knowledge, evaluations, sides=(1, -1))
 
 
 @needs_server
 def optimal_ipm(knowledge: Knowledge, *, evaluations: int = 20) -> Floats:
     """`ipm` with the scale that does the most damage to the server's rule: X = -scale * (mean of the truthful).
 
-    evaluations  how many scales are tried, as for `optimal_alie`
+    evaluations  how many scales are tried: the powers of 2 from 1/16 to 32, then ever smaller steps around the best
 
     Needs `knowledge.server`, and evaluations >= 10.  Xie, Koyejo, Gupta 2020; the search: Shejwalkar & Houmansadr 2021.
 
@@ -60,19 +60,20 @@ def optimal_ipm(knowledge: Knowledge, *, evaluations: int = 20) -> Floats:
     True
     """
     mean = knowledge.benign.mean(axis=0)
-    return _along(-mean, np.zeros_like(mean), knowledge, evaluations)
+    return _along(-mean, np.zeros_like(mean), knowledge, evaluations, sides=(1,))
 
 
-def _along(direction: Floats, origin: Floats, knowledge: Knowledge, evaluations: int) -> Floats:
-    """The row origin + length * direction for all liars, with the length that does the most damage."""
-    tries = integer(evaluations, "evaluations", at_least=len(OCTAVES))
+def _along(direction: Floats, origin: Floats, knowledge: Knowledge, evaluations: int, sides: tuple[int, ...]) -> Floats:
+    """The row origin + length * direction for all liars, with the length, of these signs, that does the most damage."""
+    first = np.outer(sides, 2.0**OCTAVES).ravel().tolist()
+    tries = integer(evaluations, "evaluations", at_least=len(first))
     if knowledge.f == 0:
         return knowledge.honest[:0]
 
     def row(length: float) -> Floats:
         return origin + direction.dtype.type(length) * direction
 
-    damages = {length: knowledge.damage(row(length)) for length in 2.0**OCTAVES}
+    damages = {length: knowledge.damage(row(length)) for length in first}
     factor = 2.0
     while len(damages) + 2 <= tries:
         factor **= 0.5
@@ -87,14 +88,14 @@ def worst_case(knowledge: Knowledge, *, restarts: int = 8, evaluations: int = 16
 
     X_i = truth + length u + spread e_i: u is a unit vector that all liars share, and e_i one of each liar's own, either along
     its honest gradient's deviation from the truth, so that liars differ as truthful clients do, or random. Restarts begin at
-    the directions of `ipm`, of `alie`, of `krum_attack` and along which the truthful clients vary most, then at random ones.
-    Each tries some lengths, and a spread; the most promising then take steps that change one of length, spread and direction,
-    and keep those that do more damage.
+    the directions of `ipm`, of `alie` on both sides, of `krum_attack` and along which the truthful clients vary most, then at
+    random ones. Each tries some lengths, and a spread; the most promising then take steps that change one of length, spread
+    and direction, and keep those that do more damage.
 
     restarts     how many directions the search begins at
     evaluations  how many lies are tried in all
 
-    Needs `knowledge.server`, and evaluations >= 7 * restarts. No source: it is ours. It gives a lower bound on the worst case,
+    Needs `knowledge.server`, and evaluations >= 8 * restarts. No source: it is ours. It gives a lower bound on the worst case,
     which more evaluations raise.
 
     >>> rng = np.random.default_rng(0)
@@ -103,13 +104,11 @@ def worst_case(knowledge: Knowledge, *, restarts: int = 8, evaluations: int = 16
     True
     """
     restarts = integer(restarts, "restarts", at_least=1)
-    begun = (len(REACH) + 1) * restarts
+    begun = (len(REACH) + 2) * restarts
     steps = integer(evaluations, "evaluations", at_least=begun) - begun
     if knowledge.f == 0:
         return knowledge.honest[:0]
-    # Each direction is tried by liars that differ as truthful clients do, and by liars that differ at random.
-    begins = ((direction, alike) for direction in _directions(knowledge) for alike in (True, False))
-    searches = [_Search(knowledge, direction, alike) for direction, alike in islice(begins, restarts)]
+    searches = [_Search(knowledge, direction) for direction in islice(_directions(knowledge), restarts)]
     searches.sort(key=lambda search: -search.damage)
     for search, share in zip(searches, FINALISTS, strict=False):
         search.run(int(share * steps))
@@ -124,7 +123,7 @@ def _directions(knowledge: Knowledge) -> Iterator[Vector]:
     if np.isfinite(products).all():  # Otherwise the run has diverged, and there is nothing to gain.
         widest = np.linalg.eigh(products)[1][:, -1] @ around
         against: Vector = -np.sign(knowledge.truth)
-        known = (-knowledge.truth, -benign.std(axis=0), against, widest)
+        known = (-knowledge.truth, -benign.std(axis=0), benign.std(axis=0), against, widest)
         yield from (_unit(direction) for direction in known if direction.any())
     while True:
         yield _unit(rng.standard_normal((benign.shape[1],)))
@@ -135,25 +134,29 @@ def _unit(vector: Vector) -> Vector:
     return unit
 
 
+def _units(rows: Matrix) -> Matrix:
+    """The rows, each made as long as 1; a row of zeros stays."""
+    sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(sizes > 0, sizes, 1.0)
+
+
 class _Search:
     """One restart: the worst lies found so far, and how they were made."""
 
-    def __init__(self, knowledge: Knowledge, direction: Vector, alike: bool) -> None:
-        """Every length of REACH is tried without a spread, and the best one with a spread as wide as the truthful clients'.
-
-        alike  whether liars differ as truthful clients do; otherwise at random
-        """
+    def __init__(self, knowledge: Knowledge, direction: Vector) -> None:
+        """Every length of REACH is tried without a spread; the best one then with a spread as wide as the truthful clients'."""
         self.knowledge, self.direction = knowledge, direction
-        benign = knowledge.benign
-        self.typical = float(np.median(np.linalg.norm(benign - knowledge.truth, axis=1))) or 1.0
         own = knowledge.honest[knowledge.byzantine] - knowledge.truth
-        apart = own if alike and own.any(axis=1).all() else knowledge.rng.standard_normal(own.shape)
-        self.apart = apart / np.linalg.norm(apart, axis=1, keepdims=True)
+        self.typical = float(np.median(np.linalg.norm(knowledge.benign - knowledge.truth, axis=1))) or 1.0
+        self.apart = _units(knowledge.rng.standard_normal(own.shape))
         self.length, self.spread, self.damage = 0.0, 0.0, -1.0
         self.lies = knowledge.honest[knowledge.byzantine]
         for length in REACH:
             self._is_worse(self.typical * length, 0.0, direction)
         self._is_worse(self.length, self.typical, direction)
+        at_random, self.apart = self.apart, _units(own)
+        if not self._is_worse(self.length, self.typical, direction):
+            self.apart = at_random
 
     def _is_worse(self, length: float, spread: float, direction: Vector) -> bool:
         """Try these lies, and keep them if they do more damage than the worst so far."""
