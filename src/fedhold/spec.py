@@ -253,7 +253,7 @@ def function_named(name: str, what: str, known: Mapping[str, Function]) -> Funct
             raise  # The module is there, and imports another that is not.
         raise ValueError(
             f"{what} {name!r}: there is no module {problem.name!r} to import. Modules are looked for beside the configuration "
-            "file and where Python looks: run in the folder of your file, or install it."
+            "file and where Python looks: put it there, set PYTHONPATH to its folder, or install it."
         ) from None
     for step in own.split("."):
         if not hasattr(found, step):

@@ -264,6 +264,11 @@ def test_the_command(tmp_path):
     assert (tmp_path / "arena.html").is_file()
     again = subprocess.run([*command, *only, "--minutes", "0"], capture_output=True, text=True, timeout=600)
     assert again.stdout == done.stdout
+    (tmp_path / "mine.py").write_text("def even(geometry):\n    return geometry.samples / geometry.samples.sum()\n")
+    own = [*command, *only, "--only", "even", "--rule", "mine:even", "--minutes", "10"]
+    joined = subprocess.run(own, capture_output=True, text=True, cwd=tmp_path, timeout=600)
+    assert joined.returncode == 0, joined.stderr
+    assert "mine:even" in joined.stdout
     wrong = subprocess.run([*command, "--attack", "imp"], capture_output=True, text=True, timeout=600)
     assert wrong.returncode == 2
     assert "unknown attack 'imp'. Did you mean 'ipm'?" in wrong.stderr

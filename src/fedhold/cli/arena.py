@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,6 +55,7 @@ def arena(
     from fedhold.lab import Arena, DataError, Standings, Store, read_parts, run_arena, write_arena
 
     console = Console(highlight=False)
+    sys.path.append(str(Path.cwd()))  # for parts of the user's own; the last place, where a file hides no module
     with usage_errors(DataError, TypeError, ImportError):
         whole = Arena.registered(quick=quick)
         if config is not None:

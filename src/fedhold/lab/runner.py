@@ -186,7 +186,7 @@ def _bar(costs: list[float], *, shown: bool) -> Iterator[Callable[[int, float], 
         def reached(number: int, fraction: float) -> None:
             nonlocal said, runs, completed
             completed += (fraction - done[number]) * costs[number]
-            runs += fraction == 1.0
+            runs += done[number] < 1.0 <= fraction  # the last round is told before the result
             done[number] = fraction
             progress.update(shown_task, completed=completed, runs=runs)
             now = time.monotonic()
@@ -195,3 +195,5 @@ def _bar(costs: list[float], *, shown: bool) -> Iterator[Callable[[int, float], 
                 console.print(f"{runs} of {len(costs)} runs, about {left / 60:.0f} min left", highlight=False)
 
         yield reached
+    if shown and costs and not bar:
+        console.print(f"{runs} of {len(costs)} runs", highlight=False)
