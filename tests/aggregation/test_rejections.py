@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cases import BOUNDS, F, assert_accounted, assert_refused, honest_updates, parameters, smallest, takes
 from fedhold import MIXINGS, RULES, aggregate, save_update

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 from rich.console import Console
 
 from fedhold.cli.errors import usage_errors
-from fedhold.report import print_table, table_of
+from fedhold.cli.parameters import Argument, Option
+from fedhold.report import print_line, print_table, table_of
 
 if TYPE_CHECKING:
     from fedhold.lab import Standings
@@ -21,35 +22,19 @@ QUICK_MINUTES = 4.5  # of running; the page is written after that
 
 def arena(
     config: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A TOML file with parts of your own: rule, attack, data, partition, ...", show_default=False
-        ),
+        Path | None, Argument("A TOML file with parts of your own: rule, attack, data, partition, ...")
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small data, one seed: within 5 minutes on two cores.")
-    ] = False,
-    rule: Annotated[
-        list[str] | None, typer.Option(help="One more rule: a spec, or module:name.", show_default=False)
-    ] = None,
-    attack: Annotated[list[str] | None, typer.Option(help="One more attack.", show_default=False)] = None,
-    data: Annotated[list[str] | None, typer.Option(help="One more data set.", show_default=False)] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(help="Keep the settings, rules or attacks with this in their names.", show_default=False),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="How many; 3 unless given, 1 with --quick.", show_default=False)
-    ] = None,
-    momentum: Annotated[float, typer.Option(help="Of the clients' answers.")] = 0.0,
-    jobs: Annotated[int, typer.Option(help="Processes to run at once.")] = 2,
-    cluster: Annotated[
-        str | None, typer.Option(help="Run on a Dask cluster: its scheduler's address.", show_default=False)
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Stop after so long; 0 writes the page of what is there.", show_default=False)
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Where results and page go; found again next time.")] = Path("arena"),
+    quick: Annotated[bool, Option("Small data, one seed: within 5 minutes on two cores.")] = False,
+    rule: Annotated[list[str] | None, Option("One more rule: a spec, or module:name.")] = None,
+    attack: Annotated[list[str] | None, Option("One more attack.")] = None,
+    data: Annotated[list[str] | None, Option("One more data set.")] = None,
+    only: Annotated[list[str] | None, Option("Keep the settings, rules or attacks with this in their names.")] = None,
+    seeds: Annotated[int | None, Option("How many; 3 unless given, 1 with --quick.")] = None,
+    momentum: Annotated[float, Option("Of the clients' answers.")] = 0.0,
+    jobs: Annotated[int, Option("Processes to run at once.")] = 2,
+    cluster: Annotated[str | None, Option("Run on a Dask cluster: its scheduler's address.")] = None,
+    minutes: Annotated[float | None, Option("Stop after so long; 0 writes the page of what is there.")] = None,
+    out: Annotated[Path, Option("Where results and page go; found again next time.")] = Path("arena"),
 ) -> None:
     """Every rule against every attack, on several data sets: a leaderboard and a matrix. When killed, it can be run again."""
     from fedhold.lab import Arena, DataError, Standings, Store, read_parts, run_arena, write_arena
@@ -70,10 +55,10 @@ def arena(
         standings = Standings(whole, store, failures)
         _print(console, standings)
         path = write_arena(out, standings)
-    console.print(f"Page: {path}")
+    print_line(console, f"Page: {path}")
     if failures:
         console.print(f"{len(failures)} runs failed; the first:\n{next(iter(failures.values()))}")
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _print(console: Console, standings: Standings) -> None:
