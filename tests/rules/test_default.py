@@ -102,7 +102,7 @@ def test_it_stays_there_also_where_the_correction_would_leave(seed):
     assert distance(aggregate(X).value, plain.value) == pytest.approx(limit_of(plain, np.ones(40)), rel=1e-5)
 
 
-@pytest.mark.parametrize("m", [1, 2, 3, 4, 39, 40, 41])
+@pytest.mark.parametrize("m", [1, 2, 3, 6, 7, 39, 40, 41])
 @pytest.mark.parametrize("d", [1, 2, 50])
 def test_any_number_of_clients_and_columns(m, d):
     X = np.random.default_rng(m + d).standard_normal((m, d))
