@@ -248,7 +248,10 @@ def main() -> None:
             cells = [worst.get((setting.name, rule, share)) for share in SHARES]
             shown = "".join(f" {'-' if cell is None else f'{cell[0]:.2f}'} |" for cell in cells)
             attack = cells[-1][1] if cells[-1] else "-"
-            print(f"| {setting.name} | {rule} | {quiet[setting.name, rule]:.3f} |{shown} {attack} |", flush=True)
+            print(
+                f"| {setting.name} | {rule.replace(' |', ',')} | {quiet[setting.name, rule]:.3f} |{shown} {attack} |",
+                flush=True,
+            )
     print(f"\nGeometric means over the {given.half} half\n")
     print("| rule | none | none, skewed or clustered |" + "".join(f" {share} |" for share in SHARES) + " all |")
     print("|---|---|---|" + "---|" * (len(SHARES) + 1))
@@ -259,7 +262,7 @@ def main() -> None:
             for share in SHARES
         ]
         cells = [f"{geometric_mean(calm):.3f}", f"{geometric_mean(skewed):.3f}", *(f"{mean:.2f}" for mean in means)]
-        print(f"| {rule} | " + " | ".join(cells) + f" | **{geometric_mean(means):.2f}** |")
+        print(f"| {rule.replace(' |', ',')} | " + " | ".join(cells) + f" | **{geometric_mean(means):.2f}** |")
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ def spectral_huber(X, n=None):
     c, w = huber_automatic(X, n, 0.75)
     d = np.linalg.norm(X - c, axis=1)
     s = np.median(np.sqrt(n) * d)
-    if s == 0 or m < 4:
+    if s == 0 or m < 7:
         return c
     A = np.array([np.sqrt(n[i]) * (X[i] - c) * min(1, s / (2 * np.sqrt(n[i]) * d[i])) for i in range(m)])
     values, V = np.linalg.svd(A, full_matrices=False)[1:]

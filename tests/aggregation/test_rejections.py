@@ -5,8 +5,8 @@ import json
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from click.testing import CliRunner
+from hypothesis import given, settings
 
 from cases import BOUNDS, F, assert_accounted, assert_refused, honest_updates, parameters, smallest, takes
 from fedhold import MIXINGS, RULES, aggregate, save_update
