@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,19 +56,30 @@ def normalised(pulls: Weights) -> Weights:
 
 @dataclass(frozen=True, eq=False)
 class _Anchor:
-    """An anchor point (None: the origin) of known length, and every client's distance to it.
+    """An anchor point, and every client's distance to it.
 
-    The distances to any other place follow from products with the data, which cost a fraction of what a subtraction costs.
+    The distances to any other place follow from products with the data around the anchor point, which cost a fraction of what
+    a measurement by subtraction costs.
+
+    find       gives the anchor point; None: the origin
+    distances  |X_i - anchor|
+    inexact    the length of an anchor point that is rounded before it is subtracted; 0 for the origin and for clients, which
+               are not
     """
 
-    place: Vector | None
+    find: Callable[[], Vector | None]
     distances: Vector
-    length: float
+    inexact: float = 0.0
+
+    @cached_property
+    def place(self) -> Vector | None:
+        """The anchor point; None: the origin."""
+        return self.find()
 
     @cached_property
     def reach(self) -> Vector:
-        """An upper bound on |X_i|."""
-        return self.length + self.distances
+        """An upper bound on the lengths that are rounded in products."""
+        return self.inexact + self.distances
 
     def distances_by(self, found: Products, resolution: float) -> Vector | None:
         """The distances to the place r + delta that the products were made with; None where too many digits would be lost.
@@ -76,9 +88,18 @@ class _Anchor:
         """
         near = np.square(self.distances)
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = near - 2 * (found.along - found.offset) + found.size
+            squares = near - 2 * found.along + found.size
             doubt = resolution * (near + found.size + self.reach * np.sqrt(found.size))
         return np.sqrt(squares) if (squares > TRUSTED * doubt).all() else None
+
+
+def _first_anchor(updates: Updates, look: FirstLook) -> _Anchor | None:
+    """The client that the first look has measured from, or the origin; None where it could not measure."""
+    if look.norms is None:
+        return None
+    if look.reference is None or look.around is None:
+        return _Anchor(lambda: None, look.norms)
+    return _Anchor(partial(updates.row, look.reference), look.around)
 
 
 class Geometry:
@@ -97,8 +118,7 @@ class Geometry:
         self._updates = updates
         self.samples = samples
         self.m, self.d, self.resolution = updates.m, updates.d, updates.resolution
-        norms = None if look is None else look.norms
-        self._anchor = None if norms is None else _Anchor(None, norms, 0.0)
+        self._anchor = None if look is None else _first_anchor(updates, look)
         self._gram: Gram | None = None
         self._last: tuple[Weights, Vector] | None = None
         if look is not None and look.pairs is not None:
@@ -293,7 +313,7 @@ class Geometry:
         found = measured(self._updates, weights, pulls, origin)
         distances = self._distances(found.residuals.squares, found.centre)
         if origin is None:
-            self._anchor = _Anchor(found.centre, distances, length(found.centre))
+            self._anchor = _Anchor(lambda: found.centre, distances, length(found.centre))
         return Measurement(found.centre, distances, None if pulls is None else float(np.sqrt(found.residuals.force)))
 
     def distances_to(self, place: Vector, products: Products | None = None) -> Vector:
@@ -333,11 +353,11 @@ class Geometry:
 
     @property
     def rounding(self) -> float:
-        """About the rounding error of a centre: the resolution times the clients' typical distance from 0."""
+        """About the rounding error of a centre: the resolution times the lengths that are rounded on the way to it."""
         if self._anchor is None:
             self._directly(self.start(), None, None)
         assert self._anchor is not None
-        return self.resolution * (self._anchor.length or float(np.median(self._anchor.distances)))
+        return self.resolution * (self._anchor.inexact or float(np.median(self._anchor.distances)))
 
 
 @dataclass(frozen=True)
