@@ -87,7 +87,7 @@ def products(case, kernels, anchor):
     """(found, expected) of products around an anchor point."""
     found = kernels.products(case.X, case.delta, anchor)
     origin = np.zeros(len(case.delta)) if anchor is None else anchor
-    return found, Products(case.wide @ case.delta, origin @ case.delta, case.delta.astype(float) @ case.delta)
+    return found, Products((case.wide - origin) @ case.delta, case.delta.astype(float) @ case.delta)
 
 
 def sweep(case, kernels, anchor, pulls):
@@ -98,8 +98,15 @@ def sweep(case, kernels, anchor, pulls):
     np.testing.assert_allclose(centre, expected, rtol=case.digits, atol=case.digits)
     origin = np.zeros(len(centre)) if anchor is None else anchor
     delta = expected - origin
-    force = 0.0 if pulls is None else np.sum((pulls @ case.wide) ** 2)
-    return found, Products(case.wide @ delta, origin @ delta, delta @ delta, force)
+    force = 0.0 if pulls is None else np.sum((pulls @ (case.wide - origin)) ** 2)
+    return found, Products((case.wide - origin) @ delta, delta @ delta, force)
+
+
+def squares(case, kernels):
+    place = case.X[0].copy()
+    found = kernels.squares(case.X, place)
+    assert kernels.squares(case.X, None).around is None
+    return (found.own, found.around), ((case.wide**2).sum(axis=1), ((case.wide - place) ** 2).sum(axis=1))
 
 
 def residuals(case, kernels, origin):
@@ -145,10 +152,11 @@ def mixed(case, kernels):
 
 KERNELS = {
     "row_squares": lambda c, k: ((k.row_squares(c.X),), ((c.wide**2).sum(axis=1),)),
+    "squares around a client": squares,
     "largest": lambda c, k: ((k.largest(c.X),), (np.abs(c.wide).max(axis=1),)),
     "products": lambda c, k: products(c, k, None),
     "products around an anchor": lambda c, k: products(c, k, c.place),
-    "products in threads": lambda c, k: (k.products_in_threads(c.X, c.delta), products(c, k, None)[1]),
+    "products in threads": lambda c, k: (k.products_in_threads(c.X, c.delta, c.place), products(c, k, c.place)[1]),
     "sweep": lambda c, k: sweep(c, k, None, None),
     "sweep around an anchor": lambda c, k: sweep(c, k, c.place, None),
     "sweep with pulls": lambda c, k: sweep(c, k, c.place, c.pulls),
@@ -225,9 +233,21 @@ def test_a_centre_is_not_rounded_as_the_block_is():
 
 
 def test_sums_are_added_up_by_field():
-    found = added(Products(np.ones(2), 1.0, 2.0), Products(np.full(2, 3.0), 4.0, 5.0, force=6.0))
+    found = added(Products(np.ones(2), 2.0), Products(np.full(2, 3.0), 5.0, force=6.0))
     np.testing.assert_array_equal(found.along, [4, 4])
-    assert (found.offset, found.size, found.force) == (5, 7, 6)
+    assert (found.size, found.force) == (7, 6)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_products_around_an_anchor_keep_the_digits_of_what_rows_differ_by(side):
+    """Around an offset of 1000, float32 products of the rows themselves would be off by hundreds."""
+    rng = np.random.default_rng(0)
+    X = (1000 + 0.01 * rng.standard_normal((50, 3000))).astype(np.float32)
+    weights, centre = np.full(50, 1 / 50), np.empty(3000)
+    found = SIDES[side].sweep(X, weights[None], X[3].astype(np.float64), centre)
+    residual = X.astype(np.float64) - X[3]
+    np.testing.assert_allclose(centre, X.astype(np.float64).mean(axis=0), rtol=0, atol=1e-8)
+    np.testing.assert_allclose(found.along, residual @ (weights @ residual), rtol=1e-4, atol=1e-6)
 
 
 # The choice of a side
@@ -408,3 +428,21 @@ def test_an_edited_constant_is_seen(tmp_path):
     assert "\nSTEPS = 200 " in source
     file.write_text(source.replace("\nSTEPS = 200 ", "\nSTEPS = 2 "), encoding="utf-8")
     assert steps() == 2
+
+
+@pytest.mark.parametrize("offset", [1.0, 100.0, 1000.0])
+@pytest.mark.parametrize("rule", ["huber", "geometric_median", "mean", "median"])
+def test_an_offset_costs_no_pass_by_subtraction(rule, offset, monkeypatch):
+    """Model weights instead of differences: the passes stay compiled, and find what float64 finds."""
+    rng = np.random.default_rng(0)
+    X = (offset * rng.standard_normal(3000) + rng.standard_normal((60, 3000))).astype(np.float32)
+    X[:12] += 2
+    wide = aggregate(X.astype(np.float64), rule)
+    monkeypatch.setattr(choice, "ENOUGH", 0)
+    for slow in ("residuals", "squared_distances"):
+        monkeypatch.setattr(NumpyKernels, slow, None)  # Calling it is an error.
+    result = aggregate(X, rule)
+    typical = np.median(wide.clients.distances)
+    assert result.converged
+    assert np.linalg.norm(result.value - wide.value) <= 1e-5 * typical + 1e-7 * np.linalg.norm(wide.value)
+    np.testing.assert_allclose(result.clients.distances, wide.clients.distances, rtol=1e-4)

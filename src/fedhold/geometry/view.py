@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -73,19 +73,30 @@ def normalised(pulls: Weights) -> Weights:
 
 @dataclass(frozen=True, eq=False)
 class _Anchor:
-    """An anchor point (None: the origin) of known length, and every client's distance to it.
+    """An anchor point, and every client's distance to it.
 
-    The distances to any other place follow from products with the data, which cost a fraction of what a subtraction costs.
+    The distances to any other place follow from products with the data around the anchor point, which cost a fraction of what
+    a measurement by subtraction costs.
+
+    find       gives the anchor point; None: the origin
+    distances  |X_i - anchor|
+    inexact    the length of an anchor point that is rounded before it is subtracted; 0 for the origin and for clients, which
+               are not
     """
 
-    place: Vector | None
+    find: Callable[[], Vector | None]
     distances: Vector
-    length: float
+    inexact: float = 0.0
+
+    @cached_property
+    def place(self) -> Vector | None:
+        """The anchor point; None: the origin."""
+        return self.find()
 
     @cached_property
     def reach(self) -> Vector:
-        """An upper bound on |X_i|."""
-        return self.length + self.distances
+        """An upper bound on the lengths that are rounded in products."""
+        return self.inexact + self.distances
 
     def distances_by(self, found: Products, resolution: float) -> Vector | None:
         """The distances to the place r + delta that the products were made with; None where too many digits would be lost.
@@ -94,9 +105,18 @@ class _Anchor:
         """
         near = np.square(self.distances)
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = near - 2 * (found.along - found.offset) + found.size
+            squares = near - 2 * found.along + found.size
             doubt = resolution * (near + found.size + self.reach * np.sqrt(found.size))
         return np.sqrt(squares) if (squares > TRUSTED * doubt).all() else None
+
+
+def _first_anchor(updates: Updates, look: FirstLook) -> _Anchor | None:
+    """The client that the first look has measured from, or the origin; None where it could not measure."""
+    if look.norms is None:
+        return None
+    if look.reference is None or look.around is None:
+        return _Anchor(lambda: None, look.norms)
+    return _Anchor(partial(updates.row, look.reference), look.around)
 
 
 class Geometry:
@@ -115,8 +135,7 @@ class Geometry:
         self._updates = updates
         self.samples = samples
         self.m, self.d, self.resolution = updates.m, updates.d, updates.resolution
-        norms = None if look is None else look.norms
-        self._anchor = None if norms is None else _Anchor(None, norms, 0.0)
+        self._anchor = None if look is None else _first_anchor(updates, look)
         self._gram: Gram | None = None
         self._last: tuple[Weights, Vector] | None = None
         if look is not None and look.pairs is not None:
@@ -302,17 +321,16 @@ class Geometry:
             return self._gram.around(weights)
         if self.m**2 * self.d > EXACT:
             return None
-        return gram_around(self._finely(weights), self.measure(weights).centre)
+        return gram_around(self._updates.widened(), self.measure(weights).centre)
 
     def _residual_images(self, weights: Weights) -> Callable[[Matrix], Matrix]:
         """A function columns -> Y Y' @ columns by one pass, where the residuals X_i - weights @ X are the rows of Y."""
         updates = self._finely(weights)
+        anchor = None if self._anchor is None else self._anchor.place
 
         def products(columns: Matrix) -> Matrix:
-            rows = (
-                columns.T - columns.sum(axis=0)[:, None] * weights
-            )  # Such rows do not see an offset that all clients share.
-            found = images(updates, rows)
+            rows = columns.T - columns.sum(axis=0)[:, None] * weights  # They sum to 0: the anchor point cancels.
+            found = images(updates, rows, anchor)
             return found - weights @ found
 
         return products
@@ -411,7 +429,7 @@ class Geometry:
         found = measured(self._updates, weights, pulls, origin)
         distances = self._distances(found.residuals.squares, found.centre)
         if origin is None:
-            self._anchor = _Anchor(found.centre, distances, length(found.centre))
+            self._anchor = _Anchor(lambda: found.centre, distances, length(found.centre))
         return Measurement(found.centre, distances, None if pulls is None else float(np.sqrt(found.residuals.force)))
 
     def distances_to(self, place: Vector, products: Products | None = None) -> Vector:
@@ -460,11 +478,11 @@ class Geometry:
 
     @property
     def rounding(self) -> float:
-        """About the rounding error of a centre: the resolution times the clients' typical distance from 0."""
+        """About the rounding error of a centre: the resolution times the lengths that are rounded on the way to it."""
         if self._anchor is None:
             self._directly(self.start(), None, None)
         assert self._anchor is not None
-        return self.resolution * (self._anchor.length or float(np.median(self._anchor.distances)))
+        return self.resolution * (self._anchor.inexact or float(np.median(self._anchor.distances)))
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from fedhold.kernels.arrays import (
 )
 from fedhold.kernels.choice import ENOUGH, kernels_for, numba_version, worth_compiling
 from fedhold.kernels.numpy_side import NUMPY, RUN, SQUARE_RUN, TILE, NumpyKernels, Portion
-from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Sums, added
+from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Sums, added
 from fedhold.kernels.threads import shared, thread_count
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "Products",
     "Residuals",
     "Signs",
+    "Squares",
     "Sums",
     "Vector",
     "Weights",

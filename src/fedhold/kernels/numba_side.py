@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Vector
 from fedhold.kernels.numpy_side import RUN, TILE, NumpyKernels, Portion
-from fedhold.kernels.sums import Pairs, Products
+from fedhold.kernels.sums import Pairs, Products, Squares
 
 __all__ = ["NumbaKernels"]
 
 # Sweeps.
 CACHED = 2**18  # numbers of a tile that two loops read one after the other, the second one from cache
 SHORTEST, LONGEST = 512, 4096  # columns of a tile. Long rows are read faster, short sums in float32 are more exact.
-NOWHERE = np.empty(0)  # This stands for an anchor point at the origin, so that compiled code sees one type.
 
 # Products of all pairs.
 NEAR = 64  # rows of a run that stay in the L2 cache while they are multiplied with all others
@@ -55,7 +54,7 @@ class NumbaKernels(NumpyKernels):
 
     compiled = True
 
-    def squaring(self) -> Portion:
+    def squaring(self, *, around: bool = False) -> Portion:  # noqa: ARG002
         return self.sweeping()
 
     def sweeping(self) -> Portion:
@@ -72,28 +71,31 @@ class NumbaKernels(NumpyKernels):
         return Portion(max(numbers // m // LANES, 1) * LANES * m, parallel=True)
 
     def row_squares(self, block: Block) -> Vector:
-        found = np.zeros(len(block))
-        _row_squares(*_line_of(block), block.shape[1], RUN, found)
-        return found
+        return self.squares(block, None).own
+
+    def squares(self, block: Block, place: Block | None) -> Squares:
+        own, around = np.zeros(len(block)), np.zeros(len(block) if place is not None else 0)
+        _squares(*_line_of(block), block.shape[1], _place(block, place), RUN, own, around)
+        return Squares(own, None if place is None else around)
 
     def products(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
         along = np.zeros(len(block))
         line, apart = _line_of(block)
-        width = _columns(len(block))
+        here, width = _place(block, anchor), _columns(len(block))
         for start in range(0, len(delta), width):
-            _dots(line[start:], apart, np.ascontiguousarray(delta[start : start + width]), along)
-        offset = 0.0 if anchor is None else float(anchor @ delta)
-        return Products(along, offset, float(np.dot(delta, delta)))
+            part = slice(start, start + width)
+            _dots(line[start:], apart, here[part], np.ascontiguousarray(delta[part]), along)
+        return Products(along, float(np.dot(delta, delta)))
 
-    def products_in_threads(self, block: Block, delta: Block) -> Products:
-        return self.products(block, delta, None)
+    def products_in_threads(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
+        return self.products(block, delta, anchor)
 
     def sweep(self, block: Block, rows: Matrix, anchor: Vector | None, centre: Vector | None) -> Products:
         m, width = block.shape
         along, centre = np.zeros(m), np.empty(width) if centre is None else centre
-        anchor = NOWHERE if anchor is None else anchor
-        offset, size, force = _sweep(*_line_of(block), rows.astype(block.dtype), anchor, centre, _columns(m), along)
-        return Products(along, offset, size, force)
+        here = _place(block, anchor)
+        size, force = _sweep(*_line_of(block), rows.astype(block.dtype), here, centre, _columns(m), along)
+        return Products(along, size, force)
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
         (k, m), width = rows.shape, block.shape[1]
@@ -163,6 +165,13 @@ def _line_of(block: Block) -> tuple[Block, int]:
     apart //= size
     # It is always read-only, so that compiled code sees one type and is compiled once.
     return as_strided(block, ((len(block) - 1) * apart + block.shape[1],), (size,), writeable=False), apart
+
+
+def _place(block: Block, place: Vector | None) -> Block:
+    """A place in the block's precision, of one layout; the origin for None. So compiled code sees one type."""
+    if place is None:
+        return np.zeros(block.shape[1], block.dtype)
+    return np.array(place, block.dtype)
 
 
 def _columns(m: int) -> int:
@@ -266,49 +275,51 @@ def _compiled(*, reorder: bool) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 @_compiled(reorder=True)
-def _row_squares(line, apart, width, run, found):
-    for i in range(found.size):
+def _squares(line, apart, width, place, run, own, around):
+    """Add |X_i|^2 to `own`, and |X_i - place|^2 to `around` unless it is empty."""
+    for i in range(own.size):
         for start in range(0, width, run):
             row = line[i * apart + start : i * apart + min(start + run, width)]
-            total = line.dtype.type(0)
+            here = place[start : start + row.size]
+            total, apart_total = line.dtype.type(0), line.dtype.type(0)
             for j in range(row.size):
                 total += row[j] * row[j]
-            found[i] += total
+            own[i] += total
+            if around.size:
+                for j in range(row.size):
+                    apart_total += (row[j] - here[j]) * (row[j] - here[j])
+                around[i] += apart_total
 
 
 @_compiled(reorder=True)
 def _sweep(line, apart, rows, place, centre, tile, along):
-    """Add <X_i, delta> to `along`; return <place, delta>, |delta|^2 and the squared force of the second row."""
-    offset, size, force = 0.0, 0.0, 0.0
+    """Write the centre; add <X_i - place, delta> to `along`; return |delta|^2 and the squared force of the second row."""
+    size, force = 0.0, 0.0
     middle, pulled_middle = np.empty(tile, line.dtype), np.empty(tile, line.dtype)
     for start in range(0, centre.size, tile):
         width = min(tile, centre.size - start)
-        part, there = line[start:], centre[start : start + width]
+        part, there, here = line[start:], centre[start : start + width], place[start : start + width]
         sums, pulled = middle[:width], pulled_middle[:width]
-        _weighted(part, apart, rows[0], sums)
-        there[:] = sums
+        _weighted(part, apart, rows[0], here, sums)
+        for j in range(width):
+            there[j] = np.float64(here[j]) + np.float64(sums[j])
         if len(rows) == 2:
-            _weighted(part, apart, rows[1], pulled)
+            _weighted(part, apart, rows[1], here, pulled)
             total = line.dtype.type(0)
             for j in range(width):
                 total += pulled[j] * pulled[j]
             force += total
-        if place.size:
-            here = place[start : start + width]
-            for j in range(width):
-                sums[j] = line.dtype.type(sums[j] - here[j])
-                offset += here[j] * sums[j]
         total = line.dtype.type(0)
         for j in range(width):
             total += sums[j] * sums[j]
         size += total
-        _dots(part, apart, sums, along)
-    return offset, size, force
+        _dots(part, apart, here, sums, along)
+    return size, force
 
 
 @_compiled(reorder=True)
-def _weighted(line, apart, weights, sums):
-    """weights @ X, eight rows at a time."""
+def _weighted(line, apart, weights, place, sums):
+    """weights @ (X - place), eight rows at a time. The subtraction costs a twelfth of the time where the place is 0."""
     n, m = sums.size, weights.size
     sums[:] = 0
     for i in range(0, m - 7, 8):
@@ -324,24 +335,26 @@ def _weighted(line, apart, weights, sums):
             line[at + 6 * apart : at + 6 * apart + n],
             line[at + 7 * apart : at + 7 * apart + n],
             weights[i : i + 8],
+            place,
         )
     for i in range(m - m % 8, m):
         row, weight = line[i * apart : i * apart + n], weights[i]
         for j in range(n):
-            sums[j] += weight * row[j]
+            sums[j] += weight * (row[j] - place[j])
 
 
 @_compiled(reorder=True)
-def _add8(sums, a, b, c, d, e, f, g, h, w):
+def _add8(sums, a, b, c, d, e, f, g, h, w, place):
     s, t, u, v, x, y, z, q = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
     for j in range(sums.size):
-        near = (s * a[j] + t * b[j]) + (u * c[j] + v * d[j])
-        sums[j] += near + ((x * e[j] + y * f[j]) + (z * g[j] + q * h[j]))
+        p = place[j]
+        near = (s * (a[j] - p) + t * (b[j] - p)) + (u * (c[j] - p) + v * (d[j] - p))
+        sums[j] += near + ((x * (e[j] - p) + y * (f[j] - p)) + (z * (g[j] - p) + q * (h[j] - p)))
 
 
 @_compiled(reorder=True)
-def _dots(line, apart, delta, found):
-    """Add <X_i, delta> to every row's number, four rows at a time."""
+def _dots(line, apart, place, delta, found):
+    """Add <X_i - place, delta> to every row's number, four rows at a time."""
     n, m = delta.size, found.size
     for i in range(0, m - 3, 4):
         at = i * apart
@@ -349,11 +362,11 @@ def _dots(line, apart, delta, found):
         c, d = line[at + 2 * apart : at + 2 * apart + n], line[at + 3 * apart : at + 3 * apart + n]
         s, t, u, v = line.dtype.type(0), line.dtype.type(0), line.dtype.type(0), line.dtype.type(0)
         for j in range(n):
-            x = delta[j]
-            s += a[j] * x
-            t += b[j] * x
-            u += c[j] * x
-            v += d[j] * x
+            x, p = delta[j], place[j]
+            s += (a[j] - p) * x
+            t += (b[j] - p) * x
+            u += (c[j] - p) * x
+            v += (d[j] - p) * x
         found[i] += s
         found[i + 1] += t
         found[i + 2] += u
@@ -361,7 +374,7 @@ def _dots(line, apart, delta, found):
     for i in range(m - m % 4, m):
         row, total = line[i * apart : i * apart + n], line.dtype.type(0)
         for j in range(n):
-            total += row[j] * delta[j]
+            total += (row[j] - place[j]) * delta[j]
         found[i] += total
 
 

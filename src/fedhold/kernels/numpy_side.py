@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhold.kernels.arrays import Block, Matrix, Vector
-from fedhold.kernels.sums import Pairs, Products, Residuals, Signs
+from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares
 
 __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
 
@@ -44,9 +44,9 @@ class NumpyKernels:
 
     # How much to hand over at a time.
 
-    def squaring(self) -> Portion:
-        """For row_squares and largest, which look at every number once."""
-        return Portion(2**24, parallel=False)
+    def squaring(self, *, around: bool = False) -> Portion:
+        """For largest and squares, which look at every number once; squares `around` a place make a copy of the block."""
+        return self.measuring() if around else Portion(2**24, parallel=False)
 
     def sweeping(self) -> Portion:
         """For products, sweep and images."""
@@ -67,11 +67,16 @@ class NumpyKernels:
     # Sums over the columns.
 
     def row_squares(self, block: Block) -> Vector:
-        """|X_i|^2 of every row; not finite where the row has a number that is not finite or cannot be squared."""
+        """|X_i|^2 of every row, in runs of RUN."""
         m, width = block.shape
         runs, rest = block[:, : width - width % RUN].reshape(m, -1, RUN), block[:, width - width % RUN :]
         squares: Vector = np.vecdot(runs, runs).sum(axis=1, dtype=np.float64) + np.vecdot(rest, rest)
         return squares
+
+    def squares(self, block: Block, place: Block | None) -> Squares:
+        """The rows' squares, and those around a place (None: not needed), which has the block's precision."""
+        own = self.row_squares(block)
+        return Squares(own) if place is None else Squares(own, self.row_squares(block - place))
 
     def largest(self, block: Block) -> Vector:
         """max_j |x_ij| of every row; NaN where the row has one."""
@@ -83,31 +88,29 @@ class NumpyKernels:
 
     def products(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
         """The products of every row with delta; an anchor point of None is the origin."""
-        offset = 0.0 if anchor is None else float(anchor @ delta)
-        return Products((block @ delta).astype(np.float64), offset, float(np.dot(delta, delta)))
+        residual = _around(block, anchor)
+        return Products((residual @ delta).astype(np.float64), float(np.dot(delta, delta)))
 
-    def products_in_threads(self, block: Block, delta: Block) -> Products:
-        """The same around the origin, without BLAS, which would start threads of its own in each of ours."""
-        return Products(np.vecdot(block, delta).astype(np.float64), 0.0, float(np.vecdot(delta, delta)))
+    def products_in_threads(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
+        """The same without BLAS, which would start threads of its own in each of ours."""
+        along = np.vecdot(_around(block, anchor), delta)
+        return Products(along.astype(np.float64), float(np.vecdot(delta, delta)))
 
     def sweep(self, block: Block, rows: Matrix, anchor: Vector | None, centre: Vector | None) -> Products:
         """The products of every row with c - anchor, where c = rows[0] @ X.
 
-        rows    the weights; in a second row, if there is one, the pulls whose force is to be found
+        rows    the weights, which sum to 1; in a second row, if there is one, the pulls whose force is to be found
         anchor  the anchor point in these columns; None for the origin
         centre  where to write c; None if it is not needed
         """
-        sums = (rows[0] if len(rows) == 1 else rows).astype(
-            block.dtype
-        ) @ block  # A single row as a vector is twice as fast.
-        middle = sums if len(rows) == 1 else sums[0]
+        residual = _around(block, anchor)
+        # A single row as a vector is twice as fast.
+        sums = (rows[0] if len(rows) == 1 else rows).astype(block.dtype) @ residual
+        delta = sums if len(rows) == 1 else sums[0]
         if centre is not None:
-            centre[:] = middle
-        delta = middle if anchor is None else (middle - anchor).astype(block.dtype)
-        found = self.products(block, delta, anchor)
-        if len(rows) == 1:
-            return found
-        return Products(found.along, found.offset, found.size, float(np.dot(sums[1], sums[1])))
+            centre[:] = delta if anchor is None else anchor + delta
+        found = self.products(residual, delta, None)
+        return found if len(rows) == 1 else Products(found.along, found.size, float(np.dot(sums[1], sums[1])))
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
         """The products of every row of the block with every vector of rows @ X, one column for each of them."""
@@ -206,6 +209,11 @@ class NumpyKernels:
 
 
 NUMPY = NumpyKernels()
+
+
+def _around(block: Block, anchor: Vector | None) -> Block:
+    """The rows around an anchor point."""
+    return block if anchor is None else block - anchor.astype(block.dtype, copy=False)
 
 
 def _runs(block: Block, length: int) -> Iterator[Block]:

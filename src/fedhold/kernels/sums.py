@@ -9,7 +9,7 @@ import numpy as np
 
 from fedhold.kernels.arrays import Matrix, Vector
 
-__all__ = ["Pairs", "Products", "Residuals", "Signs", "Sums", "added"]
+__all__ = ["Pairs", "Products", "Residuals", "Signs", "Squares", "Sums", "added"]
 
 Found = TypeVar("Found", bound="Vector | Sums")
 
@@ -19,17 +19,28 @@ class Sums:
 
 
 @dataclass(frozen=True, eq=False)
+class Squares(Sums):
+    """Every row's square.
+
+    own     |X_i|^2; not finite where the row has a number that is not finite or cannot be squared
+    around  |X_i - place|^2, where a place was given
+    """
+
+    own: Vector
+    around: Vector | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Products(Sums):
     """Products of every row with a vector delta that leads from an anchor point to a centre.
 
-    along   <X_i, delta> of every row
-    offset  <anchor, delta>; 0 for an anchor point at the origin
+    along   <X_i - anchor, delta> of every row. The anchor is subtracted from every number first, because products with a large
+            common offset would keep no digits of what rows differ by
     size    |delta|^2
-    force   |pulls @ X|^2, where pulls were given
+    force   |pulls @ (X - anchor)|^2, where pulls were given
     """
 
     along: Vector
-    offset: float
     size: float
     force: float = 0.0
 

@@ -22,6 +22,7 @@ from fedhold.kernels import (
     Products,
     Residuals,
     Signs,
+    Squares,
     Sums,
     Vector,
     Weights,
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 SAMPLED = 256  # columns of a sample. Distances over this many are right to some percent.
+FEWER_SAMPLED = 64  # columns that tell whether all clients are far from 0
 STRAIGHT = 1e-4  # Points off a line by less than this, relatively, are on it.
 NEAR = 2  # An origin within this many times the clients' distances to their median costs no digits that matter.
 
@@ -108,13 +110,17 @@ class FirstLook:
     magnitudes    |X_i|; or max_j |x_ij| for a client whose squares overflow or vanish. It is not finite exactly where some
                   number of the client is not
     lengths       True for the clients whose magnitude is |X_i|
-    pairs         <X_i - r, X_j - r> for all pairs, r one of the clients or 0, if pairs were wanted
+    reference     r: a client that was subtracted from all others, because all of them are far from 0; None where 0 was as good
+    around        |X_i - r| for all clients, where there is a reference
+    pairs         <X_i - r, X_j - r> for all pairs, if pairs were wanted
     row           the row of the column rule, if one was wanted
-    row_products  the products of every client with that row
+    row_products  the products of every client with that row, around r
     """
 
     magnitudes: Vector
     lengths: NDArray[np.bool_]
+    reference: int | None = None
+    around: Vector | None = None
     pairs: Matrix | None = None
     row: Vector | None = None
     row_products: Products | None = None
@@ -124,9 +130,12 @@ class FirstLook:
         lengths = self.lengths[admitted]
         usual = lengths.all()  # Otherwise the sums over columns have overflowed or lost their digits.
         everyone = usual and admitted.all()
+        known = self.reference is not None and admitted[self.reference] and self.around is not None
         return FirstLook(
             magnitudes=self.magnitudes[admitted],
             lengths=lengths,
+            reference=int(admitted[: self.reference].sum()) if known else None,
+            around=self.around[admitted] if known and self.around is not None else None,
             pairs=_cut(self.pairs, np.flatnonzero(admitted)) if usual and self.pairs is not None else None,
             row=self.row if everyone else None,
             row_products=self.row_products if everyone else None,
@@ -142,7 +151,7 @@ class FirstLook:
 class _Looked(Sums):
     """The sums over columns from which a first look is made."""
 
-    squares: Vector
+    squares: Squares
     pairs: Matrix | None = None
     row_products: Products | None = None
 
@@ -151,15 +160,19 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     """The first pass over the data. It assumes that all clients will be admitted; see `FirstLook.of`."""
     kernels, m = updates.kernels, updates.m
     row = updates.zeros() if isinstance(wanted, Columnwise) else None
+    # A sample of files would cost more than the pass that it might save.
+    sampled = isinstance(wanted, AllPairs) or not updates.costly_to_read
+    client = _central_client(updates) if sampled else None
     if isinstance(wanted, Columnwise):
-        look, portion = _row_look(kernels, wanted, row), kernels.ordering(m, copied=False)
+        look, portion = _row_look(kernels, wanted, row, client), kernels.ordering(m, copied=False)
     elif isinstance(wanted, AllPairs):
-        look, portion = _pairs_look(kernels, _central_client(updates)), kernels.pairing(m)
+        look, portion = _pairs_look(kernels, client), kernels.pairing(m)
     else:
-        look, portion = lambda block, _: _Looked(kernels.row_squares(block)), kernels.squaring()
+        look, portion = _plain_look(kernels, client), kernels.squaring(around=client is not None)
     with np.errstate(over="ignore", invalid="ignore"):
         found = updates.sum(look, portion)
-        magnitudes = np.sqrt(found.squares)
+        magnitudes = np.sqrt(found.squares.own)
+        around = None if found.squares.around is None else np.sqrt(found.squares.around)
     lengths = magnitudes < 2.0**SINGLE_ROOM
     if not lengths.any() or np.median(magnitudes[lengths]) <= 2.0 ** (-SINGLE_ROOM / 2):
         lengths[:] = False
@@ -167,16 +180,27 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
         odd = np.flatnonzero(~lengths)
         parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.squaring())
         magnitudes[odd] = np.maximum.reduce(list(parts), axis=0)  # This propagates NaN.
-    return FirstLook(magnitudes, lengths, found.pairs, row, found.row_products)
+    return FirstLook(magnitudes, lengths, client, around, found.pairs, row, found.row_products)
 
 
-def _row_look(kernels: NumpyKernels, rule: Columnwise, row: Vector | None) -> Callable[[Block, slice], _Looked]:
+def _plain_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, slice], _Looked]:
+    def look(block: Block, _: slice) -> _Looked:
+        return _Looked(kernels.squares(block, None if client is None else block[client]))
+
+    return look
+
+
+def _row_look(
+    kernels: NumpyKernels, rule: Columnwise, row: Vector | None, client: int | None
+) -> Callable[[Block, slice], _Looked]:
     assert row is not None
 
     def look(block: Block, at: slice) -> _Looked:
         row[at] = rule.row_of(kernels, block)
-        products = kernels.products_in_threads(block, row[at].astype(block.dtype))
-        return _Looked(kernels.row_squares(block), row_products=products)
+        place = None if client is None else block[client]
+        delta = row[at] if place is None else row[at] - place
+        products = kernels.products_in_threads(block, delta.astype(block.dtype), place)
+        return _Looked(kernels.squares(block, place), row_products=products)
 
     return look
 
@@ -184,7 +208,8 @@ def _row_look(kernels: NumpyKernels, rule: Columnwise, row: Vector | None) -> Ca
 def _pairs_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, slice], _Looked]:
     def look(block: Block, _: slice) -> _Looked:
         found = kernels.gram(block, None if client is None else block[client])
-        return _Looked(found.squares, pairs=found.products)
+        around = None if client is None else found.products.diagonal().copy()
+        return _Looked(Squares(found.squares, around), pairs=found.products)
 
     return look
 
@@ -227,9 +252,9 @@ class Sample:
         return _norms(self.residual - (weights @ self.residual).astype(self.residual.dtype))
 
 
-def sample_of(updates: Updates) -> Sample:
+def sample_of(updates: Updates, columns: int = SAMPLED) -> Sample:
     """Some columns of every client, spread evenly over all of them."""
-    block = updates.sample(SAMPLED)
+    block = updates.sample(columns)
     m, turned = updates.m, np.array(block.T, order="C")
     half = m // 2
     turned.partition(half, axis=1)
@@ -261,7 +286,7 @@ def _central_client(updates: Updates) -> int | None:
     The numbers have not been checked yet, and may be anything.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        sample = sample_of(updates)
+        sample = sample_of(updates, FEWER_SAMPLED)
         distances = sample.distances_to_median()
         near = np.median(sample.lengths) <= NEAR * np.median(distances)
     return None if near else int(np.argmin(np.where(np.isfinite(distances), distances, np.inf)))
@@ -358,10 +383,17 @@ def summed(updates: Updates, measure: Callable[[Block, slice], Any]) -> NDArray[
     return replace(updates, wide=False).sum(kernel, updates.kernels.squaring())
 
 
-def images(updates: Updates, rows: Matrix) -> Matrix:
-    """<X_i, v> of every client i with every vector v of rows @ X, one column for each: the vectors live one block at a time."""
+def images(updates: Updates, rows: Matrix, anchor: Vector | None) -> Matrix:
+    """<X_i - r, v> of every client i with every vector v of rows @ (X - r), one column for each, r the anchor (None: 0).
+
+    The vectors v live one block at a time.
+    """
     kernels = updates.kernels
-    return updates.sum(lambda block, _: kernels.images(block, rows), kernels.sweeping())
+
+    def kernel(block: Block, at: slice) -> Matrix:
+        return kernels.images(block if anchor is None else block - anchor[at].astype(block.dtype), rows)
+
+    return updates.sum(kernel, kernels.sweeping())
 
 
 def gram_around(updates: Updates, place: Vector) -> Matrix:
