@@ -28,7 +28,7 @@ def run(
 
     console = Console(highlight=False)
     with usage_errors(DataError, MissingResult):
-        results = run_all(load(config), Store(out / "results"), jobs=jobs, progress=console.is_terminal)
+        results = run_all(load(config), Store(out / "results"), jobs=jobs)
         _write_report(results, out, console)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedhold.aggregation import Aggregation, aggregate
 from fedhold.errors import integer, positive, require, unknown
-from fedhold.kernels import Floats, Vector
+from fedhold.kernels import Floats, Vector, one_blas_thread
 from fedhold.lab.attacks import ATTACKS, Attack, Knowledge, Mask, check_mask, reads_thresholds
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Shards, Task
@@ -27,6 +27,7 @@ from fedhold.thresholds import Threshold, follows_distances, threshold_function
 Counts = NDArray[np.intp]
 
 
+@one_blas_thread()  # as in the worker processes of run_all, so that a run has the same bits here and there
 @np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
 def federate(
     task: Task,
@@ -78,7 +79,7 @@ def federate(
     checkpoint         a file, written after every round and read at the start: a run that was killed ends with the same bits
     on_round           called with every row of the history
 
-    A server that can admit no client, or whose step would overflow, keeps its model.
+    A server that can admit no client, or whose step would overflow, keeps its model. While it runs, BLAS uses one thread.
 
     >>> from fedhold.lab import LinearRegression, balanced, shard, synthesized
     >>> rng = np.random.default_rng(0)

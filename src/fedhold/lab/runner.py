@@ -18,6 +18,7 @@ from fedhold.lab.processes import Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.results import Result, Store, environment
 from fedhold.lab.scenarios import prepare
+from fedhold.report import Now
 
 
 def run(
@@ -78,7 +79,7 @@ def run_all(experiments: Sequence[Experiment], store: Store, *, jobs: int = 2, p
 
     store     where results are kept, and found again
     jobs      how many processes; each has one thread for BLAS, so that `jobs` changes no bit of a result
-    progress  whether to show a bar on the terminal
+    progress  whether to show how far it has come: a bar in a terminal, elsewhere a line on standard error now and then
 
     A run can be interrupted at any time: finished results are stored, and an unfinished one goes on from its last round when
     this is called again.
@@ -113,17 +114,24 @@ def _work(task: tuple[Experiment, Store], tell: Callable[[int], None]) -> None:
 
 @contextmanager
 def _bar(costs: list[float], *, shown: bool) -> Iterator[Callable[[int, float], None]]:
-    """A progress bar with the time left, moved by reached(number of the run, fraction of it)."""
+    """A progress bar with the time left, or lines, moved by reached(number of the run, fraction of it)."""
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    done = [0.0] * len(costs)
+    done, now, begun = [0.0] * len(costs), Now(), time.monotonic()
     columns = (TextColumn("{task.fields[runs]} of {task.fields[all]} runs"), BarColumn(None), TimeRemainingColumn())
-    with Progress(*columns, disable=not shown or not costs, speed_estimate_period=600, expand=True) as progress:
+    console = Console()
+    disable = not (shown and costs and console.is_terminal)
+    with Progress(*columns, console=console, disable=disable, speed_estimate_period=600, expand=True) as progress:
         shown_task = progress.add_task("", total=sum(costs), runs=0, all=len(costs))
 
         def reached(number: int, fraction: float) -> None:
             done[number] = fraction
             runs = sum(part == 1.0 for part in done)
-            progress.update(shown_task, completed=sum(map(float.__mul__, done, costs)), runs=runs)
+            completed = sum(map(float.__mul__, done, costs))
+            progress.update(shown_task, completed=completed, runs=runs)
+            if shown and not console.is_terminal and completed:
+                left = (time.monotonic() - begun) * (sum(costs) / completed - 1)
+                now.say(f"{runs} of {len(costs)} runs, {completed / sum(costs):.0%}; about {left / 60:.0f} min left")
 
         yield reached
