@@ -90,3 +90,59 @@ def test_a_forked_child_has_threads_of_its_own():
         "if child:\n    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
+
+
+# BLAS
+
+BLAS = """
+import threading
+import numpy as np
+from threadpoolctl import threadpool_info
+from fedhold.kernels import one_blas_thread
+from fedhold.lab import LinearRegression, balanced, federate, rsa, shard, synthesized
+
+def blas_threads():
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+rng = np.random.default_rng(0)
+samples = synthesized(rng, samples=40, d=3).train
+shards, met = shard(samples, balanced(40, 4, rng)), []
+for learn, more in ((federate, {}), (rsa, {"penalty": 0.1})):
+    learn(LinearRegression(samples), shards, rounds=1, step=0.1, on_round=lambda _: met.append(blas_threads()), **more)
+    met.append(blas_threads())
+try:
+    federate(LinearRegression(samples), shards, rounds=1, step=0.1, on_round=lambda _: 1 / 0)
+except ZeroDivisionError:
+    met.append(blas_threads())
+
+first_in, second_in, first_out = (threading.Event() for _ in range(3))
+
+def first():
+    with one_blas_thread():
+        first_in.set()
+        second_in.wait(60)
+    first_out.set()
+
+def second():
+    first_in.wait(60)
+    with one_blas_thread():
+        second_in.set()
+        first_out.wait(60)
+
+runs = [threading.Thread(target=run) for run in (first, second)]
+for run in runs:
+    run.start()
+for run in runs:
+    run.join(120)
+print(met, blas_threads())
+"""
+
+
+def test_clients_learn_with_one_thread_of_blas_which_is_taken_back():
+    """After a run, after one that fails, and after two at once of which the first to begin is the first to end."""
+    told = subprocess.run(
+        [sys.executable, "-c", BLAS],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "2"},
+        **{"capture_output": True, "text": True, "check": True, "timeout": 120},
+    )
+    assert told.stdout == "[{1}, {2}, {1}, {2}, {2}] {2}\n"

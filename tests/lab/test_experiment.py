@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from fedhold.lab import (
 )
 from fedhold.lab.experiment import Options
 from fedhold.lab.results import _checksum
+from fedhold.report import Now
 
 SMALL = Experiment(
     "synthesized", "huber", "sign_flip", 0.2, 0, m=20, rounds=6, step=0.05, options=(("samples", 200), ("d", 5))
@@ -331,12 +333,16 @@ def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch):
     assert [result.experiment for result in run_all([SMALL, SMALL], store, progress=False)] == [SMALL, SMALL]
 
 
-def test_a_failure_loses_nobody_elses_work(tmp_path, capsys):
-    store, bad = Store(tmp_path), replace(SMALL, rule="huber(threshold=-1)")
-    with pytest.raises(RuntimeError, match=r"1 of 2 experiments failed(?s:.)*threshold"):
+def test_a_failure_loses_nobody_elses_work_and_progress_is_told(tmp_path, capsys, monkeypatch):
+    """Where nobody looks at a terminal, as here, by lines on standard error."""
+    monkeypatch.setattr("fedhold.lab.runner.Now", lambda: Now(every=0))
+    store, bad = Store(tmp_path), replace(SMALL, rule="statistics:fmean")  # a function, but no rule
+    with pytest.raises(RuntimeError, match=r"1 of 2 experiments failed\. The first, statistics:fmean"):
         run_all([bad, SMALL], store, jobs=1)
     assert store.has(SMALL)
-    assert "2 of 2 runs" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert re.search(r"^[01] of 2 runs, \d+%; about \d+ min left$", told.err, re.MULTILINE)
+    assert told.out == ""
 
 
 def test_the_cost_of_a_run_is_that_of_its_rounds_on_its_data():

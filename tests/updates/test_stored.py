@@ -24,6 +24,7 @@ from fedhold import RULES, aggregate, open_update, open_updates, save_update
 from fedhold.aggregation import PAIRED
 from fedhold.cli.aggregate import bar, read_samples
 from fedhold.cli.app import app
+from fedhold.report import Now
 from fedhold.storage import whole_file
 from fedhold.updates import Updates
 from fedhold.updates.files import CODES, DamagedFileError
@@ -580,6 +581,18 @@ def test_bar(patience, shown):
         for _ in range(15):
             on_read(10)
     assert ("reading, time 2" in screen.getvalue()) == shown
+
+
+def test_lines_instead_of_a_bar_where_nobody_looks_at_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("fedhold.cli.aggregate.Now", lambda: Now(every=0))
+    with bar(100, Console(file=io.StringIO()), 0.0) as on_read:
+        for _ in range(3):
+            on_read(40)
+    assert capsys.readouterr().err.splitlines() == [
+        "reading, time 1: 40%",
+        "reading, time 1: 80%",
+        "reading, time 2: 20%",
+    ]
 
 
 @pytest.mark.parametrize(

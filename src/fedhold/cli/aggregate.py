@@ -22,7 +22,7 @@ from fedhold.aggregation import Aggregation
 from fedhold.cli.errors import failure, told, usage_errors
 from fedhold.cli.parameters import Argument, Option
 from fedhold.errors import listed
-from fedhold.report import print_line, print_table, table_of, visible
+from fedhold.report import Now, print_line, print_table, table_of, visible
 from fedhold.spec import DEFAULT, parse
 from fedhold.storage import write_whole
 from fedhold.updates import DamagedFileError, Told, open_updates, paths_of, save_update
@@ -116,14 +116,16 @@ def bar(total: int, console: Console, patience: float) -> Iterator[Told]:
         transient=True,
     )
     task, began, lock = progress.add_task("", total=total, turn=1), time.monotonic(), Lock()
-    done = 0
+    done, now = 0, Now()
 
     def on_read(count: int) -> None:
         nonlocal done
         with lock:
             done += count
             progress.update(task, completed=done % max(total, 1), turn=done // max(total, 1) + 1)
-            if console.is_terminal and time.monotonic() - began > patience:
+            if not console.is_terminal:
+                now.say(f"reading, time {done // max(total, 1) + 1}: {done % max(total, 1) / max(total, 1):.0%}")
+            elif time.monotonic() - began > patience:
                 progress.start()
 
     try:

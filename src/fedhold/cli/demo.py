@@ -160,7 +160,7 @@ def _train(out: Path, seed: int, jobs: int, console: Console) -> None:
         "Krum and the trimmed mean are told how many; Huber is told nothing.\n"
     )
     planned = _experiments(seed)
-    results = run_all(list(planned.values()), Store(out / "results"), jobs=jobs, progress=console.is_terminal)
+    results = run_all(list(planned.values()), Store(out / "results"), jobs=jobs)
     found = dict(zip(planned, results, strict=True))
     console.print(f"[bold]RMSE after {ROUNDS} rounds; 1.00 is the noise, what is left when the truth is known[/bold]")
     console.print(_table(found))

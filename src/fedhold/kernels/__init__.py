@@ -6,7 +6,7 @@ In: blocks of columns, as NumPy arrays. Out: sums over their columns, or one row
     numpy_side.py   the interface: every loop, by NumPy
     numba_side.py   the loops that compiled code makes faster
     choice.py       whether NumPy or numba runs the loops
-    threads.py      threads that share blocks
+    threads.py      threads that share blocks, and those of BLAS
     arrays.py       NumPy, torch and JAX arrays in and out; the aliases Block, Vector, Matrix, Weights, Floats
 """
 
@@ -34,7 +34,7 @@ from fedhold.kernels.arrays import (
 from fedhold.kernels.choice import ENOUGH, kernels_for, numba_version, worth_compiling
 from fedhold.kernels.numpy_side import NUMPY, RUN, SQUARE_RUN, TILE, NumpyKernels, Portion
 from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Sums, added
-from fedhold.kernels.threads import shared, thread_count
+from fedhold.kernels.threads import one_blas_thread, shared, thread_count
 
 __all__ = [
     "ENOUGH",
@@ -69,6 +69,7 @@ __all__ = [
     "length",
     "numba_version",
     "numbers",
+    "one_blas_thread",
     "shared",
     "thread_count",
     "to_host",

@@ -1,15 +1,20 @@
-"""Threads that share the blocks of a pass. The calling thread works, too, and never waits for a thread that has not begun."""
+"""Threads that share the blocks of a pass, and those of BLAS.
+
+The calling thread of a pass works, too, and never waits for a thread that has not begun.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
+from threading import Lock
 from typing import TypeVar
 
-__all__ = ["shared", "thread_count"]
+__all__ = ["one_blas_thread", "shared", "thread_count"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -68,3 +73,28 @@ def _pool(size: int) -> ThreadPoolExecutor:
 
 if hasattr(os, "register_at_fork"):  # A forked process has none of these threads.
     os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let BLAS use one thread of this process inside the block, or the function that this decorates; then as many as before.
+
+    The threads of BLAS wait for each other by spinning. Thousands of products of a few thousand numbers, such as the gradients
+    of many clients, then cost ten times the time where another process wants the cores, too. Where several threads are inside
+    at once, the limit ends with the one that set it.
+    """
+    from threadpoolctl import threadpool_limits  # It is imported here, because aggregate() needs none of it.
+
+    if not _limiting.acquire(
+        blocking=False
+    ):  # Whoever has set the limit takes it back. A second one would restore the limit.
+        yield
+        return
+    try:
+        with threadpool_limits(limits=1, user_api="blas"):
+            yield
+    finally:
+        _limiting.release()
+
+
+_limiting = Lock()

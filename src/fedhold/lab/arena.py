@@ -162,8 +162,8 @@ class Arena:
 
         words  parts of names
 
-        >>> Arena.registered(quick=True).narrowed(["synthesized", "alie"]).attacks
-        ('alie',)
+        >>> Arena.registered(quick=True).narrowed(["synthesized", "mimic"]).attacks
+        ('mimic',)
         """
         for word in words:
             every = [*self.rules, *self.attacks, *(setting.label for setting in self.settings)]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, unknown
+from fedhold.kernels import one_blas_thread
 from fedhold.lab.federation import Adversary, Federated, Round, check_loop, evaluated, facts_of, probed
 from fedhold.lab.knowledge import Attack, Mask
 from fedhold.lab.randomness import Purpose, chance
@@ -22,6 +23,7 @@ from fedhold.storage import Checkpoint, fingerprint
 RSA_OPTIONS = ("batch", "evaluate_every")  # the options of federate() that rsa() has too
 
 
+@one_blas_thread()
 @np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
 def rsa(
     task: Task,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedhold.aggregation import Aggregation, aggregate
 from fedhold.errors import integer, positive, require
-from fedhold.kernels import Floats, Vector
+from fedhold.kernels import Floats, Vector, one_blas_thread
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.datasets import Samples
 from fedhold.lab.knowledge import Attack, Knowledge, Lies, Mask, Server, check_mask, reads_server, reads_thresholds
@@ -34,6 +34,7 @@ Counts = NDArray[np.intp]
 Claims = NDArray[np.intp] | NDArray[np.float64]
 
 
+@one_blas_thread()  # as in the worker processes of run_all, so that a run has the same bits here and there
 @np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
 def federate(
     task: Task,
@@ -89,7 +90,7 @@ def federate(
     checkpoint         a file, written after every round and read at the start: a run that was killed ends with the same bits
     on_round           called with every row of the history
 
-    A server that can admit no client, or whose step would overflow, keeps its model.
+    A server that can admit no client, or whose step would overflow, keeps its model. While it runs, BLAS uses one thread.
 
     >>> from fedhold.lab import LinearRegression, balanced, shard, synthesized
     >>> rng = np.random.default_rng(0)

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import logging
-import os
 import platform
 import zlib
 from collections.abc import Mapping
@@ -67,7 +66,7 @@ def environment() -> dict[str, str]:
         "numpy": np.__version__,
         "numba": numba_version(),
         "platform": platform.platform(),
-        "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", "as many as cores"),
+        "blas_threads": "1",  # in worker processes as in federate()
     }
 
 

@@ -21,6 +21,7 @@ from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.results import Result, Store, environment
 from fedhold.lab.scenarios import prepare
+from fedhold.report import Now
 
 
 def run(
@@ -100,7 +101,7 @@ def run_all(experiments: Sequence[Experiment], store: Store, *, jobs: int = 2, p
 
     store     where results are kept, and found again
     jobs      how many processes; each has one thread for BLAS, so that `jobs` changes no bit of a result
-    progress  whether to show a bar on the terminal
+    progress  whether to show how far it has come: a bar in a terminal, elsewhere a line on standard error now and then
 
     A run can be interrupted at any time: finished results are stored, and an unfinished one goes on from its last round when
     this is called again. An experiment that a bound refuses has a result that says so; one that fails for another reason is an
@@ -147,7 +148,7 @@ def run_cells(
         for event in events:
             experiment = experiments[event.task]
             if isinstance(event, Failed):
-                failures[experiment] = event.traceback
+                failures[experiment] = event.traceback if event.refusal is None else event.refusal
             elif isinstance(event, Done) and event.result is not None:
                 store.put(event.result)
             reached(event.task, event.told / experiment.rounds if isinstance(event, News) else 1.0)
@@ -165,35 +166,27 @@ def _work(task: tuple[Experiment, Store, bool], tell: Callable[[int], None]) -> 
         checkpoint.unlink(missing_ok=True)
 
 
-SAID_EVERY = 30.0  # seconds between two lines about the progress, where there is no terminal
-
-
 @contextmanager
 def _bar(costs: list[float], *, shown: bool) -> Iterator[Callable[[int, float], None]]:
-    """A progress bar with the time left, moved by reached(number of the run, fraction of it); lines where output is a pipe."""
+    """A progress bar with the time left, or lines, moved by reached(number of the run, fraction of it)."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console, total, begun = Console(stderr=True), sum(costs), time.monotonic()
-    done, said = [0.0] * len(costs), begun
+    console, total, now, begun = Console(stderr=True), sum(costs), Now(), time.monotonic()
+    done, runs, completed = [0.0] * len(costs), 0, 0.0
     columns = (TextColumn("{task.fields[runs]} of {task.fields[all]} runs"), BarColumn(None), TimeRemainingColumn())
     bar = shown and bool(costs) and console.is_terminal
-    progress = Progress(*columns, console=console, disable=not bar, speed_estimate_period=600, expand=True)
-    runs, completed = 0, 0.0
-    with progress:
+    with Progress(*columns, console=console, disable=not bar, speed_estimate_period=600, expand=True) as progress:
         shown_task = progress.add_task("", total=total, runs=0, all=len(costs))
 
         def reached(number: int, fraction: float) -> None:
-            nonlocal said, runs, completed
+            nonlocal runs, completed
             completed += (fraction - done[number]) * costs[number]
             runs += done[number] < 1.0 <= fraction  # the last round is told before the result
             done[number] = fraction
             progress.update(shown_task, completed=completed, runs=runs)
-            now = time.monotonic()
-            if shown and not bar and now - said >= SAID_EVERY and completed > 0:
-                said, left = now, (now - begun) * (total - completed) / completed
-                console.print(f"{runs} of {len(costs)} runs, about {left / 60:.0f} min left", highlight=False)
+            if shown and not bar and completed:
+                left = (time.monotonic() - begun) * (total / completed - 1)
+                now.say(f"{runs} of {len(costs)} runs, {completed / total:.0%}; about {left / 60:.0f} min left")
 
         yield reached
-    if shown and costs and not bar:
-        console.print(f"{runs} of {len(costs)} runs", highlight=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import time
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -24,6 +27,22 @@ def print_line(console: Console, text: object) -> None:
     """Print one line, which may name files: neither rich nor the terminal takes any of its characters for a command."""
     line = visible(text, LONGEST, encoding=console.encoding)
     console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+class Now:
+    """Says how far a long command has come where nobody looks at a terminal: a line on standard error now and then.
+
+    every  seconds between two lines, and before the first one
+    """
+
+    def __init__(self, every: float = 30.0) -> None:
+        self._every, self._last = every, time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print the text, unless the last line was printed less than `every` seconds ago."""
+        if time.monotonic() - self._last >= self._every:
+            self._last = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
 
 
 def print_table(console: Console, title: str, table: Table) -> None:

@@ -20,7 +20,7 @@ from fedhold.lab.paper import table1, theory
 from fedhold.lab.paper.claims import Measurements, judge
 from fedhold.lab.paper.figures import AUTOMATIC_T, FIGURES, METHODS, PAPER_T, Plan, experiments
 from fedhold.lab.paper.sentences import CLAIMS
-from fedhold.report import Block, Paragraph, Source, Table, print_line
+from fedhold.report import Block, Now, Paragraph, Source, Table, print_line
 
 ABOUT: tuple[Block, ...] = (
     Source(
@@ -103,7 +103,7 @@ def reproduce(
     store = Store(out / "results")
     # One list for all figures: they share the workers, and some of their runs.
     runs = list(dict.fromkeys(run for figure in figures for run in experiments(figure, plan)))
-    results = run_all(runs, store, jobs=jobs, progress=console.is_terminal) if runs else []
+    results = run_all(runs, store, jobs=jobs) if runs else []
     found = {result.experiment: result for result in results}
     tables = _measured(parts, jobs, quick, console)
     verdicts = _verdicts(figures, Measurements(cache(store.get), plan))
@@ -169,7 +169,7 @@ def _measured(parts: Sequence[str], jobs: int, quick: bool, console: Console) ->
 
 def _measure_all(tasks: Sequence[_Measurement], jobs: int, console: Console) -> list[table1.Cell | theory.Looseness]:
     columns = (TextColumn("table1, theory: {task.completed} of {task.total} numbers"), BarColumn(None))
-    measured = []
+    measured, now = [], Now()
     with (
         Progress(
             *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, expand=True
@@ -184,6 +184,10 @@ def _measure_all(tasks: Sequence[_Measurement], jobs: int, console: Console) -> 
                 measured += event.result
             else:
                 progress.advance(bar)
+                if not console.is_terminal:
+                    now.say(
+                        f"table1, theory: {progress.tasks[0].completed:.0f} of {progress.tasks[0].total:.0f} numbers"
+                    )
     return measured
 
 
