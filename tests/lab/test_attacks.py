@@ -276,6 +276,14 @@ def test_nobody_lies(name):
     assert rows(ATTACKS[name](knowledge)).shape == (0, 3)
 
 
+@pytest.mark.parametrize("attack", [optimal_alie, optimal_ipm, worst_case])
+def test_a_search_with_nobody_to_harm_sends_what_is_honest(attack):
+    """It happens in rounds in which few clients are asked."""
+    G = np.arange(6.0).reshape(3, 2)
+    sent = attack(Knowledge(G, np.ones(3, bool), np.random.default_rng(0), server=middle))
+    np.testing.assert_array_equal(sent, G)
+
+
 @pytest.mark.parametrize("name", ON_UPDATES)
 def test_everyone_agrees(name):
     """No direction is left in which the truthful vary, and their mean is 0."""

@@ -42,6 +42,8 @@ def optimal_alie(knowledge: Knowledge, *, evaluations: int = 30) -> Floats:
     >>> known.damage(optimal_alie(known)) >= known.damage(known.benign.mean(axis=0) - known.benign.std(axis=0))
     True
     """
+    if _is_idle(knowledge):
+        return knowledge.honest[knowledge.byzantine]
     benign = knowledge.benign
     return _along(-benign.std(axis=0), benign.mean(axis=0), knowledge, evaluations, sides=(1, -1))
 
@@ -59,16 +61,21 @@ def optimal_ipm(knowledge: Knowledge, *, evaluations: int = 20) -> Floats:
     >>> known.damage(optimal_ipm(known)) >= known.damage(-32 * known.benign.mean(axis=0))  # the mean follows the farthest lie
     True
     """
+    if _is_idle(knowledge):
+        return knowledge.honest[knowledge.byzantine]
     mean = knowledge.benign.mean(axis=0)
     return _along(-mean, np.zeros_like(mean), knowledge, evaluations, sides=(1,))
+
+
+def _is_idle(knowledge: Knowledge) -> bool:
+    """Whether there is nothing to search for: nobody lies, or nobody is left to be harmed."""
+    return knowledge.f in (0, knowledge.m)
 
 
 def _along(direction: Floats, origin: Floats, knowledge: Knowledge, evaluations: int, sides: tuple[int, ...]) -> Floats:
     """The row origin + length * direction for all liars, with the length, of these signs, that does the most damage."""
     first = np.outer(sides, 2.0**OCTAVES).ravel().tolist()
     tries = integer(evaluations, "evaluations", at_least=len(first))
-    if knowledge.f == 0:
-        return knowledge.honest[:0]
 
     def row(length: float) -> Floats:
         return origin + direction.dtype.type(length) * direction
@@ -106,8 +113,8 @@ def worst_case(knowledge: Knowledge, *, restarts: int = 8, evaluations: int = 16
     restarts = integer(restarts, "restarts", at_least=1)
     begun = (len(REACH) + 2) * restarts
     steps = integer(evaluations, "evaluations", at_least=begun) - begun
-    if knowledge.f == 0:
-        return knowledge.honest[:0]
+    if _is_idle(knowledge):
+        return knowledge.honest[knowledge.byzantine]
     searches = [_Search(knowledge, direction) for direction in islice(_directions(knowledge), restarts)]
     searches.sort(key=lambda search: -search.damage)
     for search, share in zip(searches, FINALISTS, strict=False):
