@@ -122,6 +122,16 @@ def what_helps(skewed: list[Row], momentum: list[Row]) -> list[str]:
     return lines
 
 
+def with_samples(rows: list[Row]) -> list[str]:
+    """What rules keep that compare clients with an update of the server's own."""
+    rooted = [row for row in rows if "has samples" in row["knows"]]
+    helped = [
+        f"`{row['rule']}` keeps {row['worst case']} in the worst case, {row['mean']} in the mean" for row in rooted
+    ]
+    told = "; ".join(helped) or "No rule of this arena has one"
+    return [f"- A root update, which the server makes from a few clean samples of its own, needs no majority. {told}."]
+
+
 def picture(folder: Path, path: Path) -> None:
     """Rules x attacks: what is kept in the worst of settings and fractions of liars."""
     from matplotlib.colors import ListedColormap
@@ -197,8 +207,7 @@ def document(folder: Path, momentum: Path | None, figure: str, note: str) -> str
             "",
             *in_short(skewed),
             *helps,
-            "- A root update, which the server makes from a few clean samples of its own, is another help: a rule that",
-            "  compares every client with it needs no majority. Servers in the arena have no samples: it is not measured here.",
+            *with_samples(skewed),
             "",
             *shown(skewed),
             "",

@@ -1,21 +1,24 @@
 """The command line: what it prints, and how it fails."""
 
+import ast
 import inspect
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import fedhold
 from fedhold import MIXINGS, RULES, __version__, aggregate
 from fedhold.cli.app import COMMANDS as CALLED
 from fedhold.cli.app import app
 from fedhold.cli.example_round import LIES, TURNS, apply_rules, make_round
 from fedhold.cli.parameters import Option
-from fedhold.lab import ATTACKS, DATA, PARTITIONS
+from fedhold.lab import ATTACKS, DATA, MODELS, PARTITIONS, load
 from fedhold.report import held_down
 from fedhold.spec import THRESHOLDS
 
@@ -89,7 +92,7 @@ def test_what_the_example_shows():
 
 
 COMMANDS = "aggregate, arena, bench, demo, init, list, report, reproduce, round, run, watch"
-LISTED_NAMES = (*RULES, *MIXINGS, *THRESHOLDS, *ATTACKS, *DATA, *PARTITIONS)
+LISTED_NAMES = (*RULES, *MIXINGS, *THRESHOLDS, *ATTACKS, *DATA, *MODELS, *PARTITIONS)
 
 
 def test_list():
@@ -249,3 +252,46 @@ def test_errors_of_the_experiments(arguments, told):
     result = run(*arguments)
     assert result.exit_code == 2
     assert told in words(result)
+
+
+# Configurations
+
+
+def test_init_writes_a_configuration_that_can_be_loaded(tmp_path):
+    path = tmp_path / "mine.toml"
+    assert run("init", str(path)).exit_code == 0
+    assert len(load(path)) == 18
+    again = run("init", str(path))
+    assert again.exit_code == 2
+    assert "is there already" in words(again)
+
+
+def test_what_is_no_configuration_is_an_error_in_one_line(tmp_path):
+    (tmp_path / "bytes.toml").write_bytes(bytes(range(256)))
+    for command in ("run", "arena"):
+        for path, told in ((tmp_path, "is a directory"), (tmp_path / "bytes.toml", "is not TOML")):
+            result = run(command, str(path))
+            assert result.exit_code == 2
+            assert told in words(result)
+            assert "Traceback" not in result.output
+
+
+def test_the_old_spelling_is_hinted_at(tmp_path):
+    (tmp_path / "old.toml").write_text(
+        'data = "synthesized"\nrule = "mean"\nm = 5\nrounds = 2\n[options]\nsamples = 50\nd = 3\n'
+    )
+    result = run("run", str(tmp_path / "old.toml"), "--out", str(tmp_path), "--jobs", "1")
+    assert result.exit_code == 0
+    assert "Hint:" in result.output
+    assert 'as in data = "name(samples=50)"' in words(result)
+    assert "synthesized(d=3, samples=50)" in words(result)
+
+
+def test_no_message_points_to_a_file_outside_the_package():
+    package = Path(fedhold.__file__).parent
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise):
+                assert "examples/" not in ast.unparse(node), path
+    for command in app.registered_commands:
+        assert "examples/" not in run(command.name, "--help").output

@@ -12,7 +12,7 @@ import pytest
 from distributed import LocalCluster
 
 from fedhold.lab import ATTACKS, Arena, Experiment, Setting, Standings, Store, run_arena, write_arena
-from fedhold.lab.arena import told
+from fedhold.lab.arena import known_to
 from fedhold.lab.leaderboard import Interval, label_of
 from fedhold.lab.results import Result
 from fedhold.spec import RULES
@@ -50,7 +50,7 @@ def test_every_registered_rule_and_attack_takes_part(quick):
 
 
 def test_a_rule_that_is_registered_later_takes_part(monkeypatch):
-    def needs_more(geometry, *, root, f): ...
+    def needs_more(geometry, *, oracle, f): ...
 
     def new_rule(geometry, *, f): ...
 
@@ -58,7 +58,7 @@ def test_a_rule_that_is_registered_later_takes_part(monkeypatch):
     monkeypatch.setitem(RULES, "needs_more", needs_more)
     arena = Arena.registered(quick=True)
     assert "new_rule(f={f})" in arena.rules
-    assert ("needs_more", "needs root") in arena.left_out
+    assert ("needs_more", "needs oracle") in arena.left_out
 
 
 def test_the_full_grid_is_the_one_that_was_asked_for():
@@ -79,7 +79,7 @@ def test_rules_that_need_f_are_told_the_truth():
     assert len(runs) == len(set(runs)) == 2 * 2 * (1 + 4 + 2 * 2 * 4)
     assert {run.rule for run in runs if run.epsilon == 0.3} == {"mean", "huber", "trimmed_mean(f=3)", "bulyan(f=3)"}
     assert {run.rule for run in runs if run.epsilon == 0} == {"mean", "huber", "trimmed_mean(f=0)", "bulyan(f=0)"}
-    assert [told(rule) for rule in SMALL.rules] == [False, False, True, True]
+    assert [known_to(rule) for rule in SMALL.rules] == ["", "", "told f", "told f"]
     assert label_of("nearest_neighbour_mixing(f={f}) | krum(f={f})") == "nearest_neighbour_mixing | krum"
 
 
@@ -127,9 +127,9 @@ def test_refused_cells_keep_nothing_and_are_counted(store):
     assert places["bulyan"].by_liars[0] > 0.5
     assert places["huber"].worst.mean > places["mean"].worst.mean
     assert places["mean"].unharmed == Interval(1.0, 1.0, 1.0)
-    assert [place.told for place in places.values()] == [
-        place.rule in ("trimmed_mean", "bulyan") for place in places.values()
-    ]
+    assert {rule: place.knows for rule, place in places.items()} == {
+        **{"mean": "", "huber": "", "trimmed_mean": "told f", "bulyan": "told f"},
+    }
     reasons = standings.reasons().rows
     assert [(row[0], row[1]) for row in reasons] == [("bulyan", "refused")]
     assert "m >= 4f + 3" in reasons[0][2]
@@ -155,6 +155,28 @@ def test_a_failed_run_keeps_nothing(store, tmp_path):
     assert standings.complete.all()
     assert ("huber", "failed", "KeyError: 'mine'", 1) in standings.reasons().rows
     assert min(place.worst.low for place in standings.places(skewed=False) if place.rule == "huber") == 0
+
+
+def test_an_attack_that_nothing_can_be_tried_under_is_left_out(store, tmp_path):
+    some = Store(tmp_path)
+    for result in store.all():
+        lost = result.experiment.attack == "ipm"
+        some.put(replace(result, series={}, infeasible="ipm needs classes") if lost else result)
+    standings = Standings(SMALL, some)
+    assert standings.columns == standings.complete.sum() == 2 * 2 * 2 * 2
+    without = {place.rule: place.worst for place in standings.places(skewed=False)}
+    few = Standings(replace(SMALL, attacks=("sign_flip",)), store)
+    assert without == {place.rule: place.worst for place in few.places(skewed=False)}
+
+
+def test_the_order_of_runs_finishes_settings_or_attacks():
+    def attacks(arena):
+        return [run.attack for run in arena.experiments() if run.seed == 0]
+
+    quick = attacks(replace(SMALL, by_attack=True))
+    assert sorted(map(str, quick)) == sorted(map(str, attacks(SMALL)))
+    assert quick == sorted(quick, key=[None, "sign_flip", "ipm"].index)
+    assert attacks(SMALL) != quick
 
 
 def test_the_page_and_its_numbers(store, tmp_path):

@@ -66,9 +66,8 @@ def _print(console: Console, standings: Standings) -> None:
     for skewed, title in ((False, "Without label skew"), (True, "Label skew")):
         table = table_of("rule", "", "worst", "rank", "no attack", numbers=("worst", "rank", "no attack"))
         for place in standings.places(skewed=skewed):
-            mark = "told f" if place.told else ""
-            table.add_row(place.rule, mark, str(place.worst), str(place.rank), str(place.unharmed))
+            table.add_row(place.rule, place.knows, str(place.worst), str(place.rank), str(place.unharmed))
         print_table(console, title, table)
-    done, whole = int(standings.complete.sum()), standings.complete.size
+    done, whole = int(standings.complete.sum()), standings.columns
     if done < whole:
         console.print(f"{done} of {whole} columns are complete. The same command goes on from here.")

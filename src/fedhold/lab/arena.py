@@ -12,23 +12,25 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fedhold.errors import integer, positive, unknown
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.config import importable_beside, read_toml
-from fedhold.lab.experiment import Experiment, Option, liars
+from fedhold.lab.experiment import LOOP_OPTIONS, Experiment, Option, liars
 from fedhold.lab.results import Store
 from fedhold.lab.runner import run_cells
-from fedhold.spec import FROM_CALL, MIXINGS, RULES, function_named, written
+from fedhold.spec import FROM_CALL, MIXINGS, RULES, function_named, parse, written
 
 CLIENTS = 25  # bulyan's m >= 4f + 3 holds up to 20 % of liars, krum's m >= 2f + 3 up to 40 %
 EPSILONS = (0.1, 0.2, 0.3, 0.4)
 QUICK_EPSILONS = (0.2, 0.4)
 MIXED = ("trimmed_mean", "huber")  # rules that are also tried behind a mixing: one by columns, one by distances
+ROOT = 20  # samples of its own that a server has, for the rules that compare clients with what it learns from them
 STILL = 1e-300  # a step too short to move a model: what such a run measures is the model before learning
 
 
@@ -89,6 +91,7 @@ class Arena:
     m         the number of clients
     options   of every run, as for Experiment
     left_out  rules that cannot take part, each with the reason
+    by_attack finish an attack on all settings before the next one begins; by default a setting under all attacks
     """
 
     settings: tuple[Setting, ...] = SETTINGS
@@ -99,6 +102,7 @@ class Arena:
     m: int = CLIENTS
     options: tuple[tuple[str, Option], ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
+    by_attack: bool = False
 
     @classmethod
     def registered(cls, *, quick: bool = False) -> Arena:
@@ -109,9 +113,11 @@ class Arena:
         (True, True, True)
         """
         rules, left_out = _rules()
-        attacks = tuple(name for name, attack in ATTACKS.items() if not _needed(attack, 1))
+        # Attacks that try their lies on the server's rule take many times as long as others; they come last.
+        usable = [name for name, attack in ATTACKS.items() if not _needed(attack)]
+        attacks = tuple(sorted(usable, key=lambda name: getattr(ATTACKS[name], "needs_server", False)))
         if quick:
-            return cls(QUICK_SETTINGS, rules, attacks, QUICK_EPSILONS, (0,), left_out=left_out)
+            return cls(QUICK_SETTINGS, rules, attacks, QUICK_EPSILONS, (0,), left_out=left_out, by_attack=True)
         return cls(SETTINGS, rules, attacks, left_out=left_out)
 
     def joined(self, parts: Mapping[str, Any]) -> Arena:
@@ -183,8 +189,9 @@ class Arena:
             *(setting.data, spec, attack, epsilon, seed, self.m, setting.partition, setting.rounds, setting.step)
         )
         every = max(1, setting.rounds // 10)  # A curve needs ten points, and measuring costs more than learning.
-        given = dict(self.options)
-        return replace(cell, options=(*cell.options, *{"evaluate_every": every, **given}.items()))
+        root = {"root": ROOT} if _takes_root(rule) else {}
+        given = {"evaluate_every": every, **root, **dict(self.options)}
+        return replace(cell, options=(*cell.options, *given.items()))
 
     def still(self, setting: Setting, seed: int) -> Experiment:
         """A run that does not learn."""
@@ -193,30 +200,31 @@ class Arena:
 
     def experiments(self) -> list[Experiment]:
         """Every run, in the order in which they are to be run."""
-        return [
-            run
-            for seed in self.seeds
-            for setting in self.settings
-            for run in (
-                self.still(setting, seed),
-                *(self.experiment(setting, rule, None, 0.0, seed) for rule in self.rules),
-                *(
-                    self.experiment(setting, rule, attack, epsilon, seed)
-                    for epsilon in self.epsilons
-                    for attack in self.attacks
-                    for rule in self.rules
-                ),
-            )
-        ]
+        return [run for seed in self.seeds for run in self._of_seed(seed)]
+
+    def _of_seed(self, seed: int) -> Iterator[Experiment]:
+        groups = [[setting] for setting in self.settings] if not self.by_attack else [list(self.settings)]
+        for settings in groups:
+            for setting in settings:
+                yield self.still(setting, seed)
+                yield from (self.experiment(setting, rule, None, 0.0, seed) for rule in self.rules)
+            for attack, setting, epsilon, rule in product(self.attacks, settings, self.epsilons, self.rules):
+                yield self.experiment(setting, rule, attack, epsilon, seed)
 
 
-def told(rule: str) -> bool:
-    """Whether a rule of an arena is told the number of liars.
+def known_to(rule: str) -> str:
+    """What a rule of an arena knows that a server does not know by itself; "" for one that is told nothing.
 
-    >>> told("krum(f={f})"), told("huber")
-    (True, False)
+    >>> known_to("krum(f={f})"), known_to("huber")
+    ('told f', '')
     """
-    return "{f}" in rule
+    known = {"told f": "{f}" in rule, "has samples": _takes_root(rule)}
+    return ", ".join(word for word, holds in known.items() if holds)
+
+
+def _takes_root(rule: str) -> bool:
+    """Whether a rule compares clients with an update of the server's own."""
+    return "root" in LOOP_OPTIONS and parse(rule.replace("{f}", "0"), {})[-1].takes("root")
 
 
 def read_parts(path: Path) -> dict[str, Any]:
@@ -256,13 +264,13 @@ def _rules() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """All rules as specs, and those that cannot take part: they need something that an arena does not have."""
     found, left_out = [], []
     for name, rule in RULES.items():
-        needed = _needed(rule, 1)
+        needed = _needed(rule)
         if needed <= {"f"}:
             found.append(f"{name}(f={{f}})" if "f" in _parameters(rule) else name)
         else:
             left_out.append((name, f"needs {', '.join(sorted(needed - {'f'}))}"))
     plain = {spec.partition("(")[0]: spec for spec in found}
-    mixings = [f"{name}(f={{f}})" for name, mixing in MIXINGS.items() if _needed(mixing, 1) == {"f"}]
+    mixings = [f"{name}(f={{f}})" for name, mixing in MIXINGS.items() if _needed(mixing) == {"f"}]
     return (*found, *(f"{mixing} | {plain[rule]}" for mixing in mixings for rule in MIXED)), tuple(left_out)
 
 
@@ -270,10 +278,9 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(function).parameters)
 
 
-def _needed(function: Callable[..., Any], passed: int) -> set[str]:
-    """The names of the parameters without a default, apart from the first so many and those that aggregate() passes."""
-    own = list(_parameters(function).values())[passed:]
-    without = {p.name for p in own if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+def _needed(function: Callable[..., Any]) -> set[str]:
+    """The parameters that must be given by name, apart from those that aggregate() passes."""
+    without = {p.name for p in _parameters(function).values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
     return without - set(FROM_CALL)
 
 

@@ -337,8 +337,8 @@ def _check_names(experiment: Experiment) -> None:
     options = {*loop, "keep_weights"}
     for field, known, passed in (
         ("data", DATA, PASSED),
-        ("partition", PARTITIONS, 3),
-        ("attack", ATTACKS, 1),
+        ("partition", PARTITIONS, ()),
+        ("attack", ATTACKS, ()),
         ("model", MODELS, PASSED),
     ):
         name = getattr(experiment, field)
@@ -365,10 +365,12 @@ def _unknown_option(experiment: Experiment, name: str, known: set[str]) -> str:
     return f"unknown option {name!r}: {field} has no such parameter. {unknown('parameter', place[1], own)}"
 
 
-def _parameters(function: Callable[..., Any], passed: int | tuple[str, ...]) -> set[str]:
-    """The parameters that a user may give: all but the first so many, or all but those of these names; ** for any."""
-    there = list(inspect.signature(function).parameters.values())
-    own = there[passed:] if isinstance(passed, int) else [p for p in there if p.name not in passed]
+def _parameters(function: Callable[..., Any], passed: tuple[str, ...]) -> set[str]:
+    """The parameters that a user may give: those that go by name or have a default, but not those passed; ** for any."""
+    there = inspect.signature(function).parameters.values()
+    own = [
+        p for p in there if p.name not in passed and (p.kind is not p.POSITIONAL_OR_KEYWORD or p.default is not p.empty)
+    ]
     return {"**" if p.kind is p.VAR_KEYWORD else p.name for p in own}
 
 

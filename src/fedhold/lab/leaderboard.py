@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.kernels import Vector
-from fedhold.lab.arena import Arena, told
+from fedhold.lab.arena import Arena, known_to
 from fedhold.lab.experiment import Experiment
 from fedhold.lab.results import Result, Store
 from fedhold.report import Block, Entry, Facet, Folded, Heading, Matrix, Paragraph, Section, Table, page, write_tables
@@ -28,13 +28,13 @@ from fedhold.storage import write_whole
 NO_ATTACK = "no attack"
 SAME = 1e-3  # of what averaging learns: rules that differ by less share a rank
 FLAT = 1e-6  # a reference that learns less than this says nothing about rules
-TOLD = "told f"
 USUAL, SKEWED = "without label skew", "label skew"
 HOW = (
     "A number is the share that a rule keeps of what plain averaging learns where nobody lies: 1 is as good, 0 is nothing "
     "learnt. The worst case is the least over all attacks, fractions of liars and data sets; refused cells count as 0. Ranks "
     "are among all rules in each cell, 1 the best, and rules within 0.001 share theirs. In brackets: the least and the largest "
-    "over seeds. Rules marked 'told f' know the true number of liars, as no server does; without an attack they know it is 0."
+    "over seeds. Rules marked 'told f' know the true number of liars, as no server does; without an attack they know it is 0. "
+    "An attack that no rule can be tried under, such as one on classes where there are none, is left out."
 )
 
 
@@ -61,7 +61,7 @@ class Place:
     """The standing of one rule.
 
     rule       without the number of liars that it is told
-    told       whether it is told that number
+    knows      what it knows that a server does not know by itself, such as that number; "" for nothing
     worst      the least it keeps, over all cells
     rank       its mean rank over all cells
     mean       the mean of what it keeps
@@ -71,7 +71,7 @@ class Place:
     """
 
     rule: str
-    told: bool
+    knows: str
     worst: Interval
     rank: Interval
     mean: Interval
@@ -99,6 +99,12 @@ class Standings:
         for s in range(len(arena.settings)):
             for k in range(len(arena.seeds)):
                 self._read(store, s, k)
+        self.kept[:, self._inapplicable] = np.nan
+
+    @property
+    def _inapplicable(self) -> NDArray[np.bool_]:
+        """(settings, attacks, epsilons, seeds) that every rule refused: the attack itself does not apply there."""
+        return np.asarray(self.refused.all(axis=0))
 
     def _read(self, store: Store, s: int, k: int) -> None:
         """Fill in the cells of one setting and seed; column 0 of the attacks is that without one."""
@@ -130,6 +136,11 @@ class Standings:
     def runs(self) -> int:
         """How many runs are there."""
         return len(self.results)
+
+    @property
+    def columns(self) -> int:
+        """How many columns the whole arena has, without those in which an attack does not apply."""
+        return int(self.complete.size - self._inapplicable.sum())
 
     @cached_property
     def complete(self) -> NDArray[np.bool_]:
@@ -170,7 +181,7 @@ class Standings:
         refused = self.refused[r, chosen][:, 1:][attacked]
         return Place(
             rule=self.labels[r],
-            told=told(self.arena.rules[r]),
+            knows=known_to(self.arena.rules[r]),
             worst=over_seeds(kept[:, 1:], attacked, worst=True),
             rank=over_seeds(self.ranks[r, chosen][:, 1:], attacked, worst=False),
             mean=over_seeds(kept[:, 1:], attacked, worst=False),
@@ -186,7 +197,7 @@ class Standings:
         header = ("rule", "knows", "worst case", "mean rank", "mean", NO_ATTACK, *liars, "refused")
         rows = [
             (
-                *(place.rule, TOLD if place.told else "", str(place.worst), str(place.rank), str(place.mean)),
+                *(place.rule, place.knows, str(place.worst), str(place.rank), str(place.mean)),
                 *(str(place.unharmed), *(f"{value:.2f}" for value in place.by_liars), _share(place.refused)),
             )
             for place in places
@@ -203,7 +214,7 @@ class Standings:
         cells = [tuple(map(int, cell)) for cell in np.argwhere(~np.isnan(self.kept).all(axis=-1))]
         return Matrix(
             "Rules x attacks",
-            [(label, TOLD if told(rule) else "") for label, rule in zip(self.labels, arena.rules, strict=True)],
+            [(label, known_to(rule)) for label, rule in zip(self.labels, arena.rules, strict=True)],
             [NO_ATTACK, *arena.attacks],
             [
                 Facet("setting", [setting.label for setting in arena.settings], {k: v for k, v in groups.items() if v}),
@@ -262,9 +273,9 @@ class Standings:
             if entry.column == 0 and entry.facets[1] > 0:
                 continue
             where = (setting.data, setting.partition, attack, 0.0 if entry.column == 0 else epsilon)
-            told_f = TOLD if told(self.arena.rules[entry.row]) else ""
+            knows = known_to(self.arena.rules[entry.row])
             rows.append(
-                (self.labels[entry.row], told_f, *where, entry.value, entry.low, entry.high, entry.end, entry.mark)
+                (self.labels[entry.row], knows, *where, entry.value, entry.low, entry.high, entry.end, entry.mark)
             )
         header = ("rule", "knows", "data", "partition", "attack", "epsilon", "kept", "low", "high", "metric", "mark")
         return Table("cells", header, rows)
@@ -286,7 +297,7 @@ def write_arena(directory: Path, standings: Standings, *, title: str = "The aren
     title      of the page
     """
     arena, tables = standings.arena, [standings.table(skewed=skewed) for skewed in (False, True)]
-    whole = standings.complete.size
+    whole = standings.columns
     summary = (
         f"{len(arena.rules)} rules, {len(arena.attacks)} attacks, {len(arena.settings)} settings, {arena.m} clients; "
         f"{standings.runs} runs. {int(standings.complete.sum())} of {whole} columns are complete, where rules can be compared."
