@@ -81,7 +81,7 @@ def test_what_the_example_shows():
     assert {example.lies[i] for i in low} == set(LIES) - {"collude"}
     assert len(low) == 20 - example.lies.count("collude")
     assert example.moved(huber.result) < huber.result.certificate.radius(20) / example.spread
-    assert huber.result.clients == aggregate(example.updates, samples=example.samples).clients
+    assert huber.result.clients == aggregate(example.updates, "huber", samples=example.samples).clients
 
 
 COMMANDS = "aggregate, bench, demo, list, report, reproduce, round, run, watch"
