@@ -393,7 +393,9 @@ class Aggregation:
 
     @cached_property
     def certificate(self) -> Certificate | None:
-        """Its .radius(f) is a proven bound on how far any f liars can have moved the value; None for rules without a proof.
+        """Its .radius(f): the Huber centre without any f clients is this near to the value, proven; None without a proof.
+
+        For huber, that is how far any f liars can have moved the value. For spectral_huber, it includes the correction.
 
         It is computed from the updates when it is first asked for; a RuntimeError is raised if they have changed since.
         """

@@ -49,8 +49,9 @@ HEAT = (
     "aggregate; 1 is an equal share among the admitted nodes. A bar beside its name marks a suspect."
 )
 RADIUS = (
-    "The radius bounds how far any f nodes can have moved the aggregate of a round. It is proven from what the server "
-    "received. There is no line where nothing could be proven."
+    "Whichever f nodes lie, the Huber centre of the others is within the radius of the aggregate of a round; under huber that "
+    "is how far the f can have moved it. It is proven from what the server received. There is no line where nothing could be "
+    "proven."
 )
 CLAIMS = (
     "These sample counts were not taken as the nodes claimed them: a count above the cap counts as the cap, and a reply whose "

@@ -155,7 +155,7 @@ class Round:
     error        |aggregate - mean of the truthful clients' answers, weighted by n_i|
     clipped      fraction of the clients that took part; so is `rejected`
     liar_weight  the Byzantine clients' share of the aggregate; None for rules without weights
-    radius       how far `certify` liars can have moved the aggregate; None where not asked for, or where nothing is proven
+    radius       the certificate's radius(certify); None where not asked for, or where nothing is proven
     seconds      of the aggregation
     """
 

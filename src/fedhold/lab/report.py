@@ -50,7 +50,8 @@ DETECTION = (
     "recall the share of clients held down among the liars; there is no line where that would be 0/0."
 )
 RADIUS = (
-    "The radius bounds how far the liars can have moved the aggregate of a round. It is proven from what the server received. "
+    "The Huber centre of the clients that do not lie is within the radius of the aggregate of a round; under huber that is "
+    "how far the liars can have moved it. It is proven from what the server received. "
     "There is no line where nothing could be proven."
 )
 INSTALL = "that needs matplotlib; from a checkout of fedhold: pip install '.[report]'"

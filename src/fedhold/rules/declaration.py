@@ -19,7 +19,7 @@ class Declaration:
                of the geometry but m
     centres    it needs the clients' distances to several weighted centres, for which a Gram matrix can save passes
     pairs      it needs the distances between all pairs of clients, which take a Gram matrix
-    certifies  its result comes with a proof of how far liars can have moved it
+    certifies  its result comes with a proof of how near it is to the Huber centre without any f liars
     from_last  by definition it starts from the last round's aggregate
     """
 
