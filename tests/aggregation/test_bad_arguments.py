@@ -130,7 +130,10 @@ def test_thresholds_that_are_no_numbers_are_refused(T):
 @pytest.mark.parametrize("count", [0, 2, M - 1, M + 1])
 def test_thresholds_must_be_one_or_one_per_client(count):
     assert_refused(
-        ValueError, "threshold", str(count), call=partial(aggregate, honest_updates(M), threshold=[1.0] * count)
+        ValueError,
+        "threshold",
+        str(count),
+        call=partial(aggregate, honest_updates(M), "huber", threshold=[1.0] * count),
     )
 
 
@@ -146,7 +149,7 @@ def test_thresholds_given_per_client_outlast_a_rejection():
 
 @pytest.mark.parametrize("gives", [-1.0, np.nan, "far", None, np.ones(3)], ids=str)
 def test_a_threshold_function_that_gives_nonsense_is_refused(gives):
-    call = partial(aggregate, honest_updates(M), threshold=lambda *_: gives)
+    call = partial(aggregate, honest_updates(M), "huber", threshold=lambda *_: gives)
     with pytest.raises((ValueError, TypeError), match="threshold function must give 23 numbers"):
         call()
 

@@ -374,7 +374,7 @@ def test_the_audit_says_all_there_is(tmp_path):
     run(RobustStrategy(audit=path), grid, rounds=2, evaluate_fn=lambda t, _: MetricRecord({"t": t}))
     lines = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2]
-    assert all(line["format"] == 1 and line["rule"] == "huber" for line in lines)
+    assert all(line["format"] == 1 and line["rule"] == "spectral_huber" for line in lines)
     first = read(path)[0]
     assert first.outcome == "aggregated"
     assert first.converged

@@ -240,7 +240,8 @@ def spectral_huber(
 
     Liars who move a centre must lie on one side of it. This adds variance, so their direction is among the top ones; and along
     one direction, a location is off by the spread along it and not by that in all directions, as Huber's is. It holds while
-    less than half of the clients lie, and need not know how many they are.
+    liars have less than half of the samples, each counted up to the median: so no claim about n_i buys more than that of an
+    ordinary client. It need not know how many lie.
 
     tol             of the Huber centre, as in `huber`
     max_iterations  of the Huber centre, as in `huber`
