@@ -213,4 +213,6 @@ HELD = {
     "counter at its end": with_arrays(lambda _: {"steps": np.array(2**63 - 1)}),
     "mask turned": with_arrays(lambda a: {"mask": ~a["mask"]}),
 }
-EVERY = {**{name: reply for name, (reply, _) in {**REJECTED, **REMARKED}.items()}, **HELD}
+# name -> reply; the update is honest, and nothing gives the lie away but that others say something else
+LIES_OF_METRICS = {"loss of 9e5": with_metrics({"loss": 9e5})}
+EVERY = {**{name: reply for name, (reply, _) in {**REJECTED, **REMARKED}.items()}, **HELD, **LIES_OF_METRICS}

@@ -316,7 +316,7 @@ def test_the_report_reads_well():
     row = result.clients[2]
     assert (row.status, row.weight, row.reason) == ("rejected", 0.0, "numbers that are not finite")
     lines = str(result.clients).splitlines()
-    assert lines[0].split() == ["client", "status", "weight", "distance", "threshold", "samples", "reason"]
+    assert lines[0].split() == ["client", "status", "weight", "share", "distance", "threshold", "samples", "reason"]
     assert len(lines) == 24
     assert result.clients.to_dicts()[2]["status"] == "rejected"
     assert "1 rejected" in repr(result)

@@ -166,7 +166,7 @@ def check_rule(rule: str | Callable[..., Any], parameters: Mapping[str, Any], st
 def _takes(rule: str | Callable[..., Any], parameters: Mapping[str, Any], clients: int) -> bool:
     """Whether the rule takes so many clients. They agree, so that no mixing leaves any of them out."""
     try:
-        aggregate(np.zeros((clients, 1)), rule, rng=0, **parameters)
+        aggregate(np.ones((clients, 1)), rule, rng=0, **parameters)
     except ValueError:
         return False
     return True
