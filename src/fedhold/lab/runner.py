@@ -18,7 +18,7 @@ from fedhold.lab.processes import Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.results import Result, Store, environment
 from fedhold.lab.scenarios import prepare
-from fedhold.report import Now
+from fedhold.report import ProgressLines
 
 
 def run(
@@ -118,7 +118,7 @@ def _bar(costs: list[float], *, shown: bool) -> Iterator[Callable[[int, float], 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    done, now, begun = [0.0] * len(costs), Now(), time.monotonic()
+    done, now, begun = [0.0] * len(costs), ProgressLines(), time.monotonic()
     columns = (TextColumn("{task.fields[runs]} of {task.fields[all]} runs"), BarColumn(None), TimeRemainingColumn())
     console = Console()
     disable = not (shown and costs and console.is_terminal)

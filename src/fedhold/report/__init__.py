@@ -25,7 +25,7 @@ from fedhold.report.heatmap import (
 )
 from fedhold.report.pages import Block, Cards, Folded, Heading, Pair, Paragraph, Section, page
 from fedhold.report.tables import Table, file_paths, write_tables
-from fedhold.report.terminal import Now, print_line, print_table, table_of
+from fedhold.report.terminal import ProgressLines, print_line, print_table, table_of
 from fedhold.report.untrusted import one_line, quoted
 from fedhold.report.weights import LOW, detection, held_down
 
@@ -42,9 +42,9 @@ __all__ = [
     "Drawing",
     "Folded",
     "Heading",
-    "Now",
     "Pair",
     "Paragraph",
+    "ProgressLines",
     "Section",
     "Table",
     "Tick",
