@@ -57,6 +57,24 @@ def test_another_quorum(tmp_path):
     assert run(two, tmp_path / "most", quorum=0.8)[1].outcome == "kept"
 
 
+SHAPE = with_arrays(lambda a: {"w": a["w"][:1]})
+
+
+@pytest.mark.parametrize("answer", [NAN, SHAPE])
+@pytest.mark.parametrize(("rule", "liars"), [("krum(f=3)", 3), ("trimmed_mean(f=4)", 4), ("bulyan(f=1)", 1)])
+def test_what_cannot_be_used_is_one_of_the_lies_that_the_rule_was_told_of(answer, rule, liars, tmp_path):
+    """At its bound a rule goes on with an f that is less by their number, and the audit has it."""
+    w, record = run(dict.fromkeys(range(liars), answer), tmp_path, rule, quorum=0.3)
+    assert abs(w - 0.5).max() < 0.2
+    assert (record.outcome, record.f) == ("aggregated", 0)
+
+
+def test_who_is_silent_is_none_of_them(tmp_path):
+    _, record = run(dict.fromkeys(range(4), silent), tmp_path, "krum(f=3)", quorum=0.3)
+    assert record.outcome == "kept"
+    assert "krum needs m >= 2f + 3; met m = 6" in record.note
+
+
 def test_no_quorum_goes_below_the_bound_of_the_rule(tmp_path):
     w, record = run(dict.fromkeys(range(4), silent), tmp_path, "krum(f=2)", quorum=0)
     np.testing.assert_array_equal(w, 0)

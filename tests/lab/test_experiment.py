@@ -31,7 +31,7 @@ from fedhold.lab import (
 )
 from fedhold.lab.experiment import Options
 from fedhold.lab.results import _checksum
-from fedhold.report import Now
+from fedhold.report import ProgressLines
 
 SMALL = Experiment(
     "synthesized", "huber", "sign_flip", 0.2, 0, m=20, rounds=6, step=0.05, options=(("samples", 200), ("d", 5))
@@ -335,7 +335,7 @@ def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch):
 
 def test_a_failure_loses_nobody_elses_work_and_progress_is_told(tmp_path, capsys, monkeypatch):
     """Where nobody looks at a terminal, as here, by lines on standard error."""
-    monkeypatch.setattr("fedhold.lab.runner.Now", lambda: Now(every=0))
+    monkeypatch.setattr("fedhold.lab.runner.ProgressLines", lambda: ProgressLines(every=0))
     store, bad = Store(tmp_path), replace(SMALL, rule="statistics:fmean")  # a function, but no rule
     with pytest.raises(RuntimeError, match=r"1 of 2 experiments failed\. The first, statistics:fmean"):
         run_all([bad, SMALL], store, jobs=1)

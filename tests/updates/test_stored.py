@@ -24,7 +24,7 @@ from fedhold import RULES, aggregate, open_update, open_updates, save_update
 from fedhold.aggregation import PAIRED
 from fedhold.cli.aggregate import bar, read_samples
 from fedhold.cli.app import app
-from fedhold.report import Now
+from fedhold.report import ProgressLines
 from fedhold.storage import whole_file
 from fedhold.updates import Updates
 from fedhold.updates.files import CODES, DamagedFileError
@@ -584,7 +584,7 @@ def test_bar(patience, shown):
 
 
 def test_lines_instead_of_a_bar_where_nobody_looks_at_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr("fedhold.cli.aggregate.Now", lambda: Now(every=0))
+    monkeypatch.setattr("fedhold.cli.aggregate.ProgressLines", lambda: ProgressLines(every=0))
     with bar(100, Console(file=io.StringIO()), 0.0) as on_read:
         for _ in range(3):
             on_read(40)

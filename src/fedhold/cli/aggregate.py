@@ -22,7 +22,7 @@ from fedhold.aggregation import Aggregation
 from fedhold.cli.errors import failure, told, usage_errors
 from fedhold.cli.parameters import Argument, Option
 from fedhold.errors import listed
-from fedhold.report import Now, print_line, print_table, table_of, visible
+from fedhold.report import ProgressLines, print_line, print_table, table_of, visible
 from fedhold.spec import DEFAULT, parse
 from fedhold.storage import write_whole
 from fedhold.updates import DamagedFileError, Told, open_updates, paths_of, save_update
@@ -116,7 +116,7 @@ def bar(total: int, console: Console, patience: float) -> Iterator[Told]:
         transient=True,
     )
     task, began, lock = progress.add_task("", total=total, turn=1), time.monotonic(), Lock()
-    done, now = 0, Now()
+    done, now = 0, ProgressLines()
 
     def on_read(count: int) -> None:
         nonlocal done

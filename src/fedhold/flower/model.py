@@ -75,16 +75,18 @@ class Model:
         """The model as Flower sends it."""
         return ArrayRecord({key: Array(np.asarray(array)) for key, array in self.arrays.items()})
 
-    def updates(self, replies: Sequence[Arrays]) -> Matrix:
-        """What clients add to the model: one row for each, its reply minus the model.
+    def updates(self, replies: Sequence[Arrays], unusable: int = 0) -> Matrix:
+        """What clients add to the model: one row for each, its reply minus the model; then rows of NaN for those unusable.
 
         One matrix is passed over several times faster than many small arrays. Its dtype holds the digits of all arrays of the
         model. A difference that the dtype cannot hold becomes infinite, and the client is then rejected.
         """
         size = sum(array.size for array in self.aggregated.values())
-        matrix = np.empty((len(replies), size), np.result_type(np.float32, *self.aggregated.values()))
+        dtype = np.result_type(np.float32, *self.aggregated.values())
+        matrix = np.empty((len(replies) + unusable, size), dtype)
+        matrix[len(replies) :] = np.nan
         with np.errstate(over="ignore", invalid="ignore"):
-            for row, reply in zip(matrix, replies, strict=True):
+            for row, reply in zip(matrix, replies, strict=False):
                 for key, part in self.split(row).items():
                     dtype = np.result_type(reply[key], self.arrays[key], np.float32)
                     np.subtract(reply[key], self.arrays[key], out=part, dtype=dtype, casting="same_kind")

@@ -37,6 +37,7 @@ class Reply:
     metrics   all its metrics but the number of samples, plausible or not
     key       the key of these metrics in `content`
     content   the whole reply
+    answered  whether the node sent content, usable or not: one that raised or stayed silent sent none
     """
 
     node: int
@@ -48,6 +49,7 @@ class Reply:
     metrics: dict[str, Any] | None = None
     key: str = ""
     content: RecordDict | None = None
+    answered: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,10 @@ def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit
             metrics=metrics,
             key=key,
             content=content,
+            answered=True,
         )
     except BadReplyError as problem:
-        return Reply(node, reason=one_line(problem, REASON), claimed=_reported(claimed))
+        return Reply(node, reason=one_line(problem, REASON), claimed=_reported(claimed), answered=True)
 
 
 def _check_size(content: RecordDict, limits: Limits) -> None:

@@ -17,7 +17,7 @@ from fedhold.audit import MOST_NAME, NodeRecord, RoundRecord, Seen, shown_name
 from fedhold.flower.api import Message, flower_log
 from fedhold.flower.model import Arrays, Model
 from fedhold.flower.replies import Reply
-from fedhold.kernels import Matrix
+from fedhold.kernels import Matrix, Vector
 from fedhold.report import one_line
 from fedhold.spec import Stage
 
@@ -195,7 +195,9 @@ def aggregate_replies(
     began = time.perf_counter()
     replies = [_checked(reply, model) for reply in replies]
     good = [reply for reply in replies if reply.reason is None]
-    updates = model.updates([reply.arrays or {} for reply in good])
+    # What was sent in place of an update is one of the f lies that the rule is told of: aggregate() rejects it as such.
+    unusable = sum(reply.answered and reply.reason is not None for reply in replies) if good else 0
+    updates = model.updates([reply.arrays or {} for reply in good], unusable)
     quorum = {"asked": asked, "usable": len(good), "needed": rule.needed(asked)}
 
     def kept(note: str) -> Outcome:
@@ -218,7 +220,7 @@ def aggregate_replies(
         result = aggregate(
             updates,
             rule.rule,
-            samples=np.array([reply.samples for reply in good], np.float64),
+            samples=_samples(good, unusable),
             rng=rng,
             sample_cap=rule.sample_cap,
             **call,
@@ -235,7 +237,7 @@ def aggregate_replies(
     update = model.split(result.value)
     moved = model.moved(update, [good[i].arrays or {} for i in admitted], weights)
     seconds = time.perf_counter() - began
-    clients = {reply.node: client for reply, client in zip(good, result.clients, strict=True)}
+    clients = {reply.node: client for reply, client in zip(good, result.clients[: len(good)], strict=True)}
     return Outcome(
         model=moved,
         rows=tuple(
@@ -247,8 +249,14 @@ def aggregate_replies(
         certificate=_certificate(result, rule, len(admitted)) if rule.certify else None,
         seconds=seconds,
         quorum=quorum,
-        f=getattr(result, "f", None),
+        f=result.f,
     )
+
+
+def _samples(good: Sequence[Reply], unusable: int) -> Vector:
+    """The n_i of the replies; those unusable, which are rejected for their numbers, get the median, so that it stays."""
+    claimed = np.array([reply.samples for reply in good], np.float64)
+    return np.concatenate([claimed, np.full(unusable, np.median(claimed))])
 
 
 def _checked(reply: Reply, model: Model) -> Reply:
@@ -289,7 +297,7 @@ def _rejected(reply: Reply) -> NodeRecord:
 
 def _rows_without_aggregate(replies: Sequence[Reply], good: Sequence[Reply], updates: Matrix) -> tuple[NodeRecord, ...]:
     """The rows of a round that keeps the model: bad replies and updates are rejected, the others dropped."""
-    finite = {reply.node: bool(np.isfinite(update).all()) for reply, update in zip(good, updates, strict=True)}
+    finite = {r.node: bool(np.isfinite(update).all()) for r, update in zip(good, updates[: len(good)], strict=True)}
     rows = []
     for reply in replies:
         if reply.reason is None and finite[reply.node]:

@@ -21,7 +21,7 @@ from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.results import Result, Store, environment
 from fedhold.lab.scenarios import prepare
-from fedhold.report import Now
+from fedhold.report import ProgressLines
 
 
 def run(
@@ -172,7 +172,7 @@ def _bar(costs: list[float], *, shown: bool) -> Iterator[Callable[[int, float], 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console, total, now, begun = Console(stderr=True), sum(costs), Now(), time.monotonic()
+    console, total, now, begun = Console(stderr=True), sum(costs), ProgressLines(), time.monotonic()
     done, runs, completed = [0.0] * len(costs), 0, 0.0
     columns = (TextColumn("{task.fields[runs]} of {task.fields[all]} runs"), BarColumn(None), TimeRemainingColumn())
     bar = shown and bool(costs) and console.is_terminal

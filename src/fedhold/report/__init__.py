@@ -26,7 +26,7 @@ from fedhold.report.heatmap import (
 from fedhold.report.matrix import Entry, Facet, Matrix
 from fedhold.report.pages import Block, Cards, Folded, Heading, Pair, Paragraph, Section, Source, page
 from fedhold.report.tables import Table, file_paths, write_tables
-from fedhold.report.terminal import Now, print_line, print_table, table_of
+from fedhold.report.terminal import ProgressLines, print_line, print_table, table_of
 from fedhold.report.untrusted import one_line, quoted
 from fedhold.report.weights import LOW, detection, held_down
 
@@ -46,9 +46,9 @@ __all__ = [
     "Folded",
     "Heading",
     "Matrix",
-    "Now",
     "Pair",
     "Paragraph",
+    "ProgressLines",
     "Section",
     "Source",
     "Table",

@@ -29,7 +29,7 @@ def print_line(console: Console, text: object) -> None:
     console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
-class Now:
+class ProgressLines:
     """Says how far a long command has come where nobody looks at a terminal: a line on standard error now and then.
 
     every  seconds between two lines, and before the first one

@@ -20,7 +20,7 @@ from fedhold.lab.paper import table1, theory
 from fedhold.lab.paper.claims import Measurements, judge
 from fedhold.lab.paper.figures import AUTOMATIC_T, FIGURES, METHODS, PAPER_T, Plan, experiments
 from fedhold.lab.paper.sentences import CLAIMS
-from fedhold.report import Block, Now, Paragraph, Source, Table, print_line
+from fedhold.report import Block, Paragraph, ProgressLines, Source, Table, print_line
 
 ABOUT: tuple[Block, ...] = (
     Source(
@@ -169,7 +169,7 @@ def _measured(parts: Sequence[str], jobs: int, quick: bool, console: Console) ->
 
 def _measure_all(tasks: Sequence[_Measurement], jobs: int, console: Console) -> list[table1.Cell | theory.Looseness]:
     columns = (TextColumn("table1, theory: {task.completed} of {task.total} numbers"), BarColumn(None))
-    measured, now = [], Now()
+    measured, now = [], ProgressLines()
     with (
         Progress(
             *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, expand=True
