@@ -312,23 +312,29 @@ def comparative_gradient_elimination(X, f):
 
 def mean_shift(points, bandwidth):
     """Comaniciu & Meer 2002 with a flat kernel, as scikit-learn has it: seeds at all points, clusters in the order of how many
-    points are within the bandwidth, one label per point, -1 for those beyond the bandwidth of every cluster."""
+    points are within the bandwidth, one label per point, -1 for those beyond the bandwidth of all clusters. Numbers are rounded
+    to 12 digits, so that ties are ties."""
+
+    def apart(a, b):
+        return round(float(np.linalg.norm(np.subtract(a, b))), 12)
+
+    points, bandwidth = points.round(12), round(float(bandwidth), 12)
     ends = []
     for point in points:
         place = point
         for _ in range(300):
-            moved = np.mean([p for p in points if np.linalg.norm(p - place) <= bandwidth], axis=0)
+            moved = np.mean([p for p in points if apart(p, place) <= bandwidth], axis=0).round(12)
             step, place = np.linalg.norm(moved - place), moved
             if step <= 1e-3 * bandwidth:
                 break
-        ends.append((sum(np.linalg.norm(p - place) <= bandwidth for p in points), tuple(place)))
+        ends.append((sum(apart(p, place) <= bandwidth for p in points), tuple(place)))
     centres = []
     for _, place in sorted(ends, reverse=True):
-        if all(np.linalg.norm(np.subtract(place, centre)) > bandwidth for centre in centres):
+        if all(apart(place, centre) > bandwidth for centre in centres):
             centres.append(place)
     labels = []
     for point in points:
-        distances = [np.linalg.norm(point - centre) for centre in centres]
+        distances = [apart(point, centre) for centre in centres]
         labels.append(int(np.argmin(distances)) if min(distances) <= bandwidth else -1)
     return labels
 

@@ -478,3 +478,11 @@ def test_fools_gold_over_rounds_by_the_sums_of_updates():
     weights = aggregate(sum(rounds), "fools_gold").weights
     assert weights[:4].sum() < 0.01
     agree(weights @ rounds[-1], rounds[-1][4:].mean(axis=0), own, tol=1e-6)
+
+
+def test_sign_guards_ties_are_not_decided_by_the_order_of_the_clients():
+    """With 17 columns, many clients have equal proportions of signs, and many distances are equal."""
+    for seed in range(60):
+        X = clients(23, 17, seed=seed, liars=4)
+        order = np.random.default_rng(seed).permutation(23)
+        agree(aggregate(X[order], "sign_guard").value, aggregate(X, "sign_guard").value, X)

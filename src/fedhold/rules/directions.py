@@ -16,6 +16,7 @@ __all__ = ["comparative_gradient_elimination", "fl_trust", "fools_gold", "sign_g
 
 SHIFTS = 300  # the most steps of mean shift; most points take fewer than ten
 STILL = 1e-3  # bandwidths. A point that moves by less has arrived.
+DIGITS = 12  # of proportions, after the point
 CERTAIN = 0.99  # the largest trust that FoolsGold's logit is taken of, which would be infinite at 1
 
 
@@ -83,26 +84,26 @@ def _largest_group(points: Matrix, quantile: float) -> NDArray[np.bool_]:
 
     Every point moves to the mean of the points within the bandwidth until it stands still. Where it stops, there is a cluster,
     unless one with more points within the bandwidth is nearer than that. Points belong to the nearest cluster within the
-    bandwidth.
+    bandwidth. Proportions are fractions of d, so that ties are common: all numbers are rounded, for the order of the clients is
+    not to decide them.
     """
-    nearest = max(int(len(points) * quantile), 1)
-    width = float(np.partition(_apart(points, points), nearest - 1, axis=1)[:, nearest - 1].mean())
-    modes = points.copy()
+    points, nearest = points.round(DIGITS), max(int(len(points) * quantile), 1)
+    width = float(np.partition(_apart(points, points), nearest - 1, axis=1)[:, nearest - 1].mean().round(DIGITS))
+    modes = points
     for _ in range(SHIFTS):
         near = _apart(modes, points) <= width
         moved = near @ points / np.maximum(near.sum(axis=1, keepdims=True), 1)
-        moved = np.where(near.any(axis=1, keepdims=True), moved, modes)
+        moved = np.where(near.any(axis=1, keepdims=True), moved, modes).round(DIGITS)
         step, modes = np.linalg.norm(moved - modes, axis=1).max(), moved
         if step <= STILL * width:
             break
     crowd = (_apart(modes, points) <= width).sum(axis=1)
-    # The order depends on the points alone, not on the clients' numbers.
     order = np.lexsort((*modes.T[::-1], crowd))[::-1]
-    centres = list[NDArray[np.float64]]()
-    for mode in modes[order]:
-        if all(np.linalg.norm(mode - centre) > width for centre in centres):
+    apart, centres = _apart(modes, modes), list[int]()
+    for mode in order:
+        if (apart[mode, centres] > width).all():
             centres.append(mode)
-    to_centres = _apart(points, np.array(centres))
+    to_centres = _apart(points, modes[centres])
     cluster = np.where(to_centres.min(axis=1) <= width, to_centres.argmin(axis=1), len(centres))
     sizes = np.bincount(cluster, minlength=len(centres) + 1)[:-1]
     members: NDArray[np.bool_] = cluster == sizes.argmax()
@@ -112,7 +113,7 @@ def _largest_group(points: Matrix, quantile: float) -> NDArray[np.bool_]:
 def _apart(points: Matrix, others: Matrix) -> Matrix:
     """The distance of every point to every other one. Coordinates are taken one by one, which saves memory."""
     squares = sum((np.subtract.outer(mine, theirs) ** 2 for mine, theirs in zip(points.T, others.T, strict=True)), 0.0)
-    return np.sqrt(squares)
+    return np.sqrt(squares).round(DIGITS)
 
 
 @declares(from_zero=True)
