@@ -25,6 +25,10 @@ FROM_ZERO = [rule for rule in RULES if declaration_of(RULES[rule]).from_zero]
 # These make updates shorter or longer before they average them, so that the weights need not sum to 1.
 RESCALING = ("sign_guard", "fl_trust")
 
+# Admission is the same for every rule, and comes first. These go the different ways through the data that follow it: weights
+# from distances, from pairs and from directions, rows of columns, both, updates rescaled, a rule that draws.
+BY_EVERY_WAY = ("spectral_huber", "krum", "median", "bulyan", "fl_trust", "divide_and_conquer")
+
 # 17 % liars. Bulyan, the most demanding rule, needs m >= 4f + 3 = 19, and has that still when F of the M are rejected.
 M, F = 23, 4
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cases import (
+    BY_EVERY_WAY,
     ROBUST,
     SMALL,
     F,
@@ -18,12 +19,12 @@ from cases import (
     parameters,
     with_liars,
 )
-from fedhold import RULES, aggregate
+from fedhold import aggregate
 
-every_rule = pytest.mark.parametrize("rule", RULES)
+by_every_way = pytest.mark.parametrize("rule", BY_EVERY_WAY)
 
 
-@every_rule
+@by_every_way
 @pytest.mark.parametrize("liars", [1, F])
 @pytest.mark.parametrize("claim", [0, -1, -1e300, np.nan, np.inf, -np.inf])
 def test_claims_that_are_no_positive_number_are_rejected(rule, liars, claim):
@@ -35,7 +36,7 @@ def test_claims_that_are_no_positive_number_are_rejected(rule, liars, claim):
     assert all(f"samples {claim:g}" in row.reason for row in result.clients[:liars])
 
 
-@every_rule
+@by_every_way
 @pytest.mark.parametrize("lie", [1e20, 50.0, 3.0])
 @pytest.mark.parametrize("claim", [1e9, 1e300, float(np.finfo(float).max), 10**18])
 def test_liars_who_claim_very_many_samples_are_capped(rule, claim, lie):
@@ -49,7 +50,7 @@ def test_liars_who_claim_very_many_samples_are_capped(rule, claim, lie):
         assert error(result.value, honest) <= SMALL
 
 
-@every_rule
+@by_every_way
 @pytest.mark.parametrize("claim", [None, "many", 10**400, 10**20, 1j, [1, 2]], ids=lambda claim: str(claim)[:8])
 def test_a_claim_that_is_no_number_costs_the_client_its_place_and_nobody_else(rule, claim):
     honest = honest_updates()
@@ -61,7 +62,7 @@ def test_a_claim_that_is_no_number_costs_the_client_its_place_and_nobody_else(ru
         assert error(result.value, honest) <= SMALL
 
 
-@every_rule
+@by_every_way
 @pytest.mark.parametrize("cap", [None, 3.0, np.inf, 1])
 @pytest.mark.parametrize("claim", [1e-310, 1e-160, 1e160, 1e300, float(np.finfo(float).max)])
 def test_the_scale_of_everybodys_samples_changes_nothing(rule, claim, cap):
@@ -71,7 +72,7 @@ def test_the_scale_of_everybodys_samples_changes_nothing(rule, claim, cap):
     np.testing.assert_allclose(result.value, aggregate(honest, rule, **parameters(rule, F)).value, rtol=1e-6)
 
 
-@every_rule
+@by_every_way
 def test_trusted_claims_of_any_size_give_numbers(rule):
     samples = np.geomspace(1e-300, 1e300, M)
     result = aggregate(honest_updates(M), rule, samples=samples, sample_cap=None, **parameters(rule, F))
@@ -79,7 +80,7 @@ def test_trusted_claims_of_any_size_give_numbers(rule):
     assert np.isfinite(result.value).all()
 
 
-@every_rule
+@by_every_way
 @pytest.mark.parametrize(
     ("samples", "kind", "words"),
     [

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from cases import SMALL, F, M, assert_accounted, error, honest_updates, parameters
-from fedhold import RULES, aggregate
+from cases import BY_EVERY_WAY, SMALL, F, M, assert_accounted, error, honest_updates, parameters
+from fedhold import aggregate
 
-every_rule = pytest.mark.parametrize("rule", RULES)
+by_every_way = pytest.mark.parametrize("rule", BY_EVERY_WAY)
 ROWS, COLUMNS = 5, 7
 D = ROWS * COLUMNS + ROWS
 
@@ -135,7 +135,7 @@ def within(seconds):
     assert in_time, f"still busy after {seconds} s"
 
 
-@every_rule
+@by_every_way
 @pytest.mark.parametrize("liars", [1, F])
 @pytest.mark.parametrize("lie", LIES)
 def test_who_sends_something_else_is_rejected_and_told_why(rule, liars, lie):
@@ -153,7 +153,7 @@ def test_who_sends_something_else_is_rejected_and_told_why(rule, liars, lie):
     assert error(flat(result.value), honest) <= SMALL
 
 
-@every_rule
+@by_every_way
 def test_a_list_that_explodes_when_followed_does_not_hang(rule):
     """Fifteen short lists, each ten times in the next: none is deep, and nobody has the time to visit them all."""
     nest = []
@@ -184,7 +184,7 @@ SAME = {
 }
 
 
-@every_rule
+@by_every_way
 @pytest.mark.parametrize("place", [0, 1, -1])
 @pytest.mark.parametrize("change", SAME)
 def test_one_client_with_its_own_form_does_not_decide_the_form_of_the_value(rule, change, place):
@@ -229,7 +229,7 @@ def test_like_decides_where_clients_are_split():
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64])
-@every_rule
+@by_every_way
 def test_integer_buffers_stay_in_their_range(rule, dtype):
     """A batch counter beside the weights; liars send the ends of its range."""
     limits, honest = np.iinfo(dtype), honest_updates(M - F, D)
