@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhold.certificate import Certificate, Proof
 from fedhold.errors import InfeasibleError
-from fedhold.geometry import Geometry, Rescaled, Solved
+from fedhold.geometry import Geometry, Rescaled, Solved, normalised
 from fedhold.kernels import Matrix, Vector, Weights, numbers
 from fedhold.spec import DEFAULT, Stage, parse
 from fedhold.updates import (
@@ -318,9 +318,16 @@ def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Cli
         distances=distances,
         thresholds=limits,
         weights=for_everyone(weights, np.zeros(m)),
-        shares=for_everyone(weights * admission.samples.sum() / admission.samples, np.zeros(m)),
+        shares=for_everyone(_shares(weights, admission.samples), np.zeros(m)),
         samples=for_everyone(admission.samples, admission.claimed.copy()),
     )
+
+
+def _shares(weights: Weights, samples: Weights) -> Vector:
+    """Each weight divided by the client's part of all samples; at most the largest float, for claims that are trusted."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        shares: Vector = np.minimum(weights / normalised(samples), np.finfo(np.float64).max)
+    return np.where(weights == 0, 0.0, shares)
 
 
 # What aggregate() returns.

@@ -179,7 +179,7 @@ def test_missing_files_are_told(tmp_path, monkeypatch):
 # READMEs
 
 
-@pytest.mark.parametrize("readme", sorted(EXAMPLES.glob("*/README.md")), ids=lambda readme: readme.parent.name)
+@pytest.mark.parametrize("readme", sorted(EXAMPLES.glob("flower-*/README.md")), ids=lambda readme: readme.parent.name)
 def test_commands_of_a_readme_name_what_is_there(readme):
     """examples/run_readmes.py runs them all, which takes half an hour: here it is only that apps and words exist."""
     found = commands(readme)

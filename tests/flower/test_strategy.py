@@ -110,15 +110,6 @@ def test_bad_arguments_are_told_at_once():
     assert RobustStrategy("bucketing(size=5) | krum(f=3)").rule.name == "bucketing(size=5) | krum(f=3)"
 
 
-def test_the_readme_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"^```py\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    names = {"grid": LocalGrid(client_app(), M), "initial_arrays": model()}
-    exec(block.replace("num_rounds=100", "num_rounds=4"), names)
-    assert np.abs(names["result"].arrays["w"].numpy() - 1).max() < 0.2
-    assert len(read(tmp_path / "audit.jsonl")) == 4
-
-
 # Weights
 
 

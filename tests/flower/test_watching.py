@@ -42,7 +42,7 @@ def test_one_line_per_round_names_the_suspects_without_an_audit(log):
 
 
 def test_where_nobody_is_held_down_nobody_is_named(log):
-    run(RobustStrategy(fraction_evaluate=0.0), rounds=1)
+    run(RobustStrategy("huber", fraction_evaluate=0.0), rounds=1)
     assert "Round 1: 0 of 10 nodes held down; suspects so far: 0 of 10" in log.messages
 
 

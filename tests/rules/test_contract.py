@@ -212,8 +212,8 @@ def test_a_root_may_come_in_every_form(rule):
 @pytest.mark.parametrize("mixing", ["adaptive_clipping(f=2)", "nearest_neighbour_mixing(f=2)", "screen"])
 def test_every_rule_goes_after_a_mixing(rule, mixing):
     X = clients(9, d=60)
-    given = ", ".join(f"{name}={number}" for name, number in parameters(rule, 2).items())
-    result = aggregate(X, f"{mixing} | {rule}({given})")
+    given = parameters(rule, 2)
+    result = aggregate(X, f"{mixing} | {rule}", **given)
     assert np.isfinite(result.value).all()
     if result.weights is not None:
         near(result.weights @ X, result.value, X, tol=1e-9)

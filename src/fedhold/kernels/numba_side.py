@@ -382,6 +382,7 @@ def _dots(line, apart, place, delta, found):
 def _images(line, apart, width, rows, sums, found):
     """Add <X_i, v> to every row's numbers, for the four vectors v of rows @ X. Rows of X are read four at a time, twice."""
     m, tile = rows.shape[1], sums.shape[1]
+    nowhere = np.zeros_like(sums[0])
     for start in range(0, width, tile):
         n = min(tile, width - start)
         part = line[start:]
@@ -400,7 +401,7 @@ def _images(line, apart, width, rows, sums, found):
             a, b, c, d = _four(part, apart, i, n)
             _pairs(a, b, c, d, p, q, r, s, found[i : i + 4], 0)
         for k in range(4):
-            _dots(part[(m - m % 4) * apart :], apart, sums[k, :n], found[m - m % 4 :, k])
+            _dots(part[(m - m % 4) * apart :], apart, nowhere[:n], sums[k, :n], found[m - m % 4 :, k])
 
 
 @_compiled(reorder=True)
