@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,20 +60,15 @@ class _Anchor:
     The distances to any other place follow from products with the data around the anchor point, which cost a fraction of what
     a measurement by subtraction costs.
 
-    find       gives the anchor point; None: the origin
+    place      the anchor point; None: the origin
     distances  |X_i - anchor|
     inexact    the length of an anchor point that is rounded before it is subtracted; 0 for the origin and for clients, which
                are not
     """
 
-    find: Callable[[], Vector | None]
+    place: Vector | None
     distances: Vector
     inexact: float = 0.0
-
-    @cached_property
-    def place(self) -> Vector | None:
-        """The anchor point; None: the origin."""
-        return self.find()
 
     @cached_property
     def reach(self) -> Vector:
@@ -93,13 +87,13 @@ class _Anchor:
         return np.sqrt(squares) if (squares > TRUSTED * doubt).all() else None
 
 
-def _first_anchor(updates: Updates, look: FirstLook) -> _Anchor | None:
+def _first_anchor(look: FirstLook) -> _Anchor | None:
     """The client that the first look has measured from, or the origin; None where it could not measure."""
     if look.norms is None:
         return None
-    if look.reference is None or look.around is None:
-        return _Anchor(lambda: None, look.norms)
-    return _Anchor(partial(updates.row, look.reference), look.around)
+    if look.around is None or not np.isfinite(look.around).all():
+        return _Anchor(None, look.norms)
+    return _Anchor(look.reference, look.around)
 
 
 class Geometry:
@@ -118,7 +112,7 @@ class Geometry:
         self._updates = updates
         self.samples = samples
         self.m, self.d, self.resolution = updates.m, updates.d, updates.resolution
-        self._anchor = None if look is None else _first_anchor(updates, look)
+        self._anchor = None if look is None else _first_anchor(look)
         self._gram: Gram | None = None
         self._last: tuple[Weights, Vector] | None = None
         if look is not None and look.pairs is not None:
@@ -313,7 +307,7 @@ class Geometry:
         found = measured(self._updates, weights, pulls, origin)
         distances = self._distances(found.residuals.squares, found.centre)
         if origin is None:
-            self._anchor = _Anchor(lambda: found.centre, distances, length(found.centre))
+            self._anchor = _Anchor(found.centre, distances, length(found.centre))
         return Measurement(found.centre, distances, None if pulls is None else float(np.sqrt(found.residuals.force)))
 
     def distances_to(self, place: Vector, products: Products | None = None) -> Vector:

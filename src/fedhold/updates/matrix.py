@@ -98,7 +98,7 @@ class Source:
         if hasattr(self.rows, "dtype"):
             view = self.rows[:, start:stop] if clients is None else self.rows[:, start:stop][clients]
             with np.errstate(over="ignore"):
-                block = np.asarray(view, self.dtype) if isinstance(view, np.ndarray) else to_host(view, self.dtype)
+                block = to_host(view, self.dtype)
             if out is None:
                 return block
             out[:] = block

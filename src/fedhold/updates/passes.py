@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,7 +105,7 @@ class FirstLook:
     magnitudes    |X_i|; or max_j |x_ij| for a client whose squares overflow or vanish. It is not finite exactly where some
                   number of the client is not
     lengths       True for the clients whose magnitude is |X_i|
-    reference     r: a client that was subtracted from all others, because all of them are far from 0; None where 0 was as good
+    reference     r: a client's update, which was subtracted from all, because all are far from 0; None where 0 was as good
     around        |X_i - r| for all clients, where there is a reference
     pairs         <X_i - r, X_j - r> for all pairs, if pairs were wanted
     row           the row of the column rule, if one was wanted
@@ -113,7 +114,7 @@ class FirstLook:
 
     magnitudes: Vector
     lengths: NDArray[np.bool_]
-    reference: int | None = None
+    reference: Vector | None = None
     around: Vector | None = None
     pairs: Matrix | None = None
     row: Vector | None = None
@@ -124,12 +125,12 @@ class FirstLook:
         lengths = self.lengths[admitted]
         usual = lengths.all()  # Otherwise the sums over columns have overflowed or lost their digits.
         everyone = usual and admitted.all()
-        known = self.reference is not None and admitted[self.reference] and self.around is not None
+        around = None if self.around is None else self.around[admitted]
         return FirstLook(
             magnitudes=self.magnitudes[admitted],
             lengths=lengths,
-            reference=int(admitted[: self.reference].sum()) if known else None,
-            around=self.around[admitted] if known and self.around is not None else None,
+            reference=self.reference,
+            around=around,
             pairs=_cut(self.pairs, np.flatnonzero(admitted)) if usual and self.pairs is not None else None,
             row=self.row if everyone else None,
             row_products=self.row_products if everyone else None,
@@ -157,12 +158,14 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     # A sample of files would cost more than the pass that it might save.
     sampled = isinstance(wanted, AllPairs) or not updates.costly_to_read
     client = _central_client(updates) if sampled else None
+    reference = None if client is None else updates.zeros()
+    place_in = _place_in(client, reference)
     if isinstance(wanted, Columnwise):
-        look, portion = _row_look(kernels, wanted, row, client), kernels.ordering(m, copied=False)
+        look, portion = _row_look(kernels, wanted, row, place_in), kernels.ordering(m, copied=False)
     elif isinstance(wanted, AllPairs):
-        look, portion = _pairs_look(kernels, client), kernels.pairing(m)
+        look, portion = _pairs_look(kernels, place_in), kernels.pairing(m)
     else:
-        look, portion = _plain_look(kernels, client), kernels.squaring(around=client is not None)
+        look, portion = _plain_look(kernels, place_in), kernels.squaring(around=client is not None)
     with np.errstate(over="ignore", invalid="ignore"):
         found = updates.sum(look, portion)
         magnitudes = np.sqrt(found.squares.own)
@@ -174,24 +177,37 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
         odd = np.flatnonzero(~lengths)
         parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.squaring())
         magnitudes[odd] = np.maximum.reduce(list(parts), axis=0)  # This propagates NaN.
-    return FirstLook(magnitudes, lengths, client, around, found.pairs, row, found.row_products)
+    return FirstLook(magnitudes, lengths, reference, around, found.pairs, row, found.row_products)
 
 
-def _plain_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, slice], _Looked]:
-    def look(block: Block, _: slice) -> _Looked:
-        return _Looked(kernels.squares(block, None if client is None else block[client]))
+Place = Callable[[Block, slice], Block | None]
+"""(block, its columns) -> the place there that is subtracted from the clients; None: the origin."""
 
-    return look
+
+def _place_in(client: int | None, reference: Vector | None) -> Place:
+    """The place of a client, which is also written to `reference`."""
+
+    def place(block: Block, at: slice) -> Block | None:
+        if client is None or reference is None:
+            return None
+        reference[at] = block[client]
+        return cast(Block, block[client])
+
+    return place
+
+
+def _plain_look(kernels: NumpyKernels, place_in: Place) -> Callable[[Block, slice], _Looked]:
+    return lambda block, at: _Looked(kernels.squares(block, place_in(block, at)))
 
 
 def _row_look(
-    kernels: NumpyKernels, rule: Columnwise, row: Vector | None, client: int | None
+    kernels: NumpyKernels, rule: Columnwise, row: Vector | None, place_in: Place
 ) -> Callable[[Block, slice], _Looked]:
     assert row is not None
 
     def look(block: Block, at: slice) -> _Looked:
         row[at] = rule.row_of(kernels, block)
-        place = None if client is None else block[client]
+        place = place_in(block, at)
         delta = row[at] if place is None else row[at] - place
         products = kernels.products_in_threads(block, delta.astype(block.dtype), place)
         return _Looked(kernels.squares(block, place), row_products=products)
@@ -199,10 +215,11 @@ def _row_look(
     return look
 
 
-def _pairs_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, slice], _Looked]:
-    def look(block: Block, _: slice) -> _Looked:
-        found = kernels.gram(block, None if client is None else block[client])
-        around = None if client is None else found.products.diagonal().copy()
+def _pairs_look(kernels: NumpyKernels, place_in: Place) -> Callable[[Block, slice], _Looked]:
+    def look(block: Block, at: slice) -> _Looked:
+        place = place_in(block, at)
+        found = kernels.gram(block, place)
+        around = None if place is None else found.products.diagonal().copy()
         return _Looked(Squares(found.squares, around), pairs=found.products)
 
     return look
