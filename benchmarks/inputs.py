@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ def main(groups: list[str]) -> None:
     for group in groups or GROUPS:
         for name, updates, mean, rules in GROUPS[group]():
             f = {"krum": {"f": (len(updates) - 3) // 4}}
-            calls = {rule: (lambda rule=rule: aggregate(updates, rule, **f.get(rule, {}))) for rule in rules}
+            calls = {rule: partial(aggregate, updates, rule, **f.get(rule, {})) for rule in rules}
             best = timed({MEAN: mean, **calls})
             told = "  ".join(f"{rule} {best[rule] / best[MEAN]:.1f} ({best[rule] * 1e3:.3g} ms)" for rule in rules)
             print(f"{name:42} mean {best[MEAN] * 1e3:7.3g} ms   {told}", flush=True)

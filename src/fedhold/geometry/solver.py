@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhold.geometry.view import Geometry, Measurement, normalised
-from fedhold.kernels import Matrix, Vector, Weights, length
+from fedhold.kernels import Matrix, Vector, Weights, length, middle
 
 __all__ = ["Solved", "pulls_at", "solve"]
 
@@ -62,7 +62,7 @@ def solve(
     max_iterations  the most steps to make
     """
     weights, past, caution, missed = start, list[tuple[Weights, Weights]](), CAUTION, np.inf
-    if COARSE * float(np.median(geometry.distances(weights))) < geometry.rounding:
+    if COARSE * middle(geometry.distances(weights)) < geometry.rounding:
         geometry = geometry.widened()  # With so large an offset, float32 distances to a float32 centre are too rough.
     for iteration in range(1, max_iterations + 1):
         distances = geometry.distances(weights)
@@ -120,7 +120,7 @@ def _anderson(past: list[tuple[Weights, Weights]], distances: Vector) -> Weights
     targets, gaps = (np.array(part) for part in zip(*past, strict=True))
     if len(past) == 1:
         return np.asarray(targets[0])
-    typical = np.median(distances) or 1.0
+    typical = middle(distances) or 1.0
     scale = np.minimum(distances / typical, 1e3)  # A client at 1e30 must not outweigh all others in the fit.
     fit = np.linalg.lstsq((np.diff(gaps, axis=0) * scale).T, gaps[-1] * scale, rcond=1e-10)[0]
     mixture = np.maximum(targets[-1] - fit @ np.diff(targets, axis=0), 0)
@@ -170,7 +170,7 @@ def newton(geometry: Geometry, thresholds: Vector, weights: Weights, tol: float)
 def _rays(geometry: Geometry, weights: Weights) -> _Rays:
     """The clients around the centre of `weights`, in a space of at most m dimensions."""
     measured = geometry.measure(weights)
-    far = measured.distances / max(float(np.median(measured.distances)), TINY)
+    far = measured.distances / max(middle(measured.distances), TINY)
     scales = 1 / np.maximum(far, 1.0)
     return _Rays(geometry.coordinates(measured.centre, scales), scales)
 

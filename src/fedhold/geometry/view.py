@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.geometry.gram import TRUSTED, Gram
-from fedhold.kernels import Matrix, Products, Vector, Weights, length, unscaled
+from fedhold.kernels import Matrix, Products, Vector, Weights, length, middle, unscaled
 from fedhold.updates import (
     Columnwise,
     FirstLook,
@@ -214,15 +214,15 @@ class Geometry:
         for _ in range(START_STEPS):
             weights = self._downweighted(distances)
             distances = sample.distances(weights)
-        expected = np.median(distances) * np.sqrt(self.d / sample.columns)
-        if np.median(self.distances(weights)) <= SURPRISE * expected:
+        expected = middle(distances) * np.sqrt(self.d / sample.columns)
+        if middle(self.distances(weights)) <= SURPRISE * expected:
             return weights
         median = column_row(self._updates, Columnwise(lambda kernels, block: kernels.median(block)))
         return self._downweighted(self.distances_to(median))
 
     def _downweighted(self, distances: Vector) -> Weights:
         """n_i min(1, typical distance / d_i), normalised."""
-        typical = np.median(distances)
+        typical = middle(distances)
         far = distances > typical
         return normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
 
@@ -351,7 +351,7 @@ class Geometry:
         if self._anchor is None:
             self._directly(self.start(), None, None)
         assert self._anchor is not None
-        return self.resolution * (self._anchor.inexact or float(np.median(self._anchor.distances)))
+        return self.resolution * (self._anchor.inexact or middle(self._anchor.distances))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ __all__ = [
     "largest",
     "length",
     "lengths",
+    "middle",
     "numbers",
     "to_host",
     "unscaled",
@@ -155,6 +156,18 @@ def weighted_median(rows: NDArray[Any], weights: Weights) -> NDArray[Any]:
     half = np.argmax(below >= 0.5 * shares.sum() * (1 - 1e-12), axis=0)
     place = np.take_along_axis(order, half[None], axis=0)
     return np.asarray(np.take_along_axis(rows, place, axis=0)[0])
+
+
+def middle(values: NDArray[Any]) -> float:
+    """The median of some finite numbers. np.median takes ten times as long for a few of them.
+
+    >>> middle(np.array([3.0, 1.0, 2.0, 9.0]))
+    2.5
+    """
+    half = len(values) // 2
+    parted = np.partition(values, half)
+    # They are halved first, because a sum of numbers near the largest float overflows.
+    return float(parted[half] if len(values) % 2 else parted[:half].max() / 2 + parted[half] / 2)
 
 
 def lengths(rows: NDArray[np.float64]) -> Vector:

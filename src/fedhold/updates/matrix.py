@@ -30,6 +30,7 @@ from fedhold.kernels import (
     dtype_name,
     kernels_for,
     largest,
+    middle,
     shared,
     thread_count,
     to_host,
@@ -469,5 +470,5 @@ def exponents_of(magnitudes: Vector) -> tuple[NDArray[np.intc], int]:
     """Every row's binary exponent, and the median one. A row of zeros has none, and gets the median."""
     some = magnitudes > 0
     exponents = np.frexp(magnitudes)[1]
-    typical = int(np.median(exponents[some])) if some.any() else 0
+    typical = int(middle(exponents[some])) if some.any() else 0
     return np.where(some, exponents, typical), typical

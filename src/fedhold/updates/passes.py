@@ -24,6 +24,7 @@ from fedhold.kernels import (
     Sums,
     Vector,
     Weights,
+    middle,
 )
 from fedhold.updates.matrix import SINGLE_ROOM, Updates
 
@@ -171,7 +172,7 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
         magnitudes = np.sqrt(found.squares.own)
         around = None if found.squares.around is None else np.sqrt(found.squares.around)
     lengths = magnitudes < 2.0**SINGLE_ROOM
-    if not lengths.any() or np.median(magnitudes[lengths]) <= 2.0 ** (-SINGLE_ROOM / 2):
+    if not lengths.any() or middle(magnitudes[lengths]) <= 2.0 ** (-SINGLE_ROOM / 2):
         lengths[:] = False
     if not lengths.all():
         odd = np.flatnonzero(~lengths)
@@ -270,8 +271,8 @@ def sample_of(updates: Updates, columns: int = SAMPLED) -> Sample:
     half = m // 2
     turned.partition(half, axis=1)
     low = turned[:, half] if m % 2 else turned[:, :half].max(axis=1)
-    middle = (low / 2 + turned[:, half] / 2).astype(block.dtype)
-    return Sample(block.shape[1], _norms(block), block - middle)
+    median = (low / 2 + turned[:, half] / 2).astype(block.dtype)
+    return Sample(block.shape[1], _norms(block), block - median)
 
 
 def places_on_a_line(distances_to: Callable[[int], Vector], error: Vector | float = 0.0) -> Vector | None:
@@ -299,7 +300,7 @@ def _central_client(updates: Updates) -> int | None:
     with np.errstate(over="ignore", invalid="ignore"):
         sample = sample_of(updates, FEWER_SAMPLED)
         distances = sample.distances_to_median()
-        near = np.median(sample.lengths) <= NEAR * np.median(distances)
+        near = middle(sample.lengths) <= NEAR * middle(distances)
     return None if near else int(np.argmin(np.where(np.isfinite(distances), distances, np.inf)))
 
 
