@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -113,11 +114,19 @@ class Geometry:
         self.samples = samples
         self.m, self.d, self.resolution = updates.m, updates.d, updates.resolution
         self._anchor = None if look is None else _first_anchor(look)
-        self._gram: Gram | None = None
+        self._known_gram: Gram | None = None
+        self._find_gram: Callable[[], Gram | None] | None = None
         self._last: tuple[Weights, Vector] | None = None
         if look is not None and look.pairs is not None:
             gram = Gram(look.pairs)
-            self._gram = gram if gram.is_precise(self.resolution) else None
+            self._known_gram = gram if gram.is_precise(self.resolution) else None
+
+    @property
+    def _gram(self) -> Gram | None:
+        """The Gram matrix, if there is one. That of mixed points is made when it is first needed: a column rule needs none."""
+        if self._find_gram is not None:
+            self._known_gram, self._find_gram = self._find_gram(), None
+        return self._known_gram
 
     # What every rule may ask.
 
@@ -132,11 +141,12 @@ class Geometry:
     @cached_property
     def squared_distances(self) -> Matrix:
         """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
-        if self._gram is None:
+        gram = self._gram
+        if gram is None:
             # A client is subtracted first, because with a large common offset float32 would lose the differences.
-            middle = int(self.distances(self.start()).argmin())
-            self._gram = Gram(gram_around(self._updates, self._updates.row(middle)))
-        return self._gram.squared_distances
+            central = int(self.distances(self.start()).argmin())
+            gram = self._known_gram = Gram(gram_around(self._updates, self._updates.row(central)))
+        return gram.squared_distances
 
     def lengths(self) -> Vector:
         """|X_i| of every client."""
@@ -239,8 +249,8 @@ class Geometry:
 
     def mixed(self, mixture: Matrix, samples: Weights) -> Geometry:
         """The points mixture @ X."""
-        points = Geometry(self._updates.mixed(mixture), samples)
-        points._gram = None if self._gram is None else self._gram.mixed(mixture, self.resolution)
+        points, gram = Geometry(self._updates.mixed(mixture), samples), self._gram
+        points._find_gram = None if gram is None else lambda: gram.mixed(mixture, self.resolution)
         return points
 
     def materialised(self) -> Geometry:
