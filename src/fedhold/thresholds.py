@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhold import bounds
 from fedhold.errors import positive, unknown
-from fedhold.kernels import Vector
+from fedhold.kernels import Vector, middle
 
 __all__ = [
     "KAPPA",
@@ -135,7 +135,7 @@ def automatic(kappa: float = KAPPA) -> Threshold:
     @_named(automatic, of_samples_alone=False, kappa=factor)
     def threshold(distances: Vector, samples: Vector) -> Vector:
         roots = np.sqrt(samples)
-        result: Vector = factor * np.median(roots * distances) / roots
+        result: Vector = factor * middle(roots * distances) / roots
         return result
 
     threshold.kappa = factor  # type: ignore[attr-defined]

@@ -167,6 +167,21 @@ def arrays(X):
     yield "list", list(X), lambda v: v
     yield "tuple of matrices", tuple(x.reshape(6, 10) for x in X), lambda v: v.ravel()
     yield "transposed", [x.reshape(6, 10).copy(order="F") for x in X], lambda v: v.ravel()
+    yield (
+        "turned twice",
+        [x.reshape(3, 4, 5).transpose(2, 0, 1).copy().transpose(1, 2, 0) for x in X],
+        lambda v: v.ravel(),
+    )
+    yield (
+        "one transposed",
+        [x.reshape(6, 10).copy(order="F" if i == 3 else "C") for i, x in enumerate(X)],
+        lambda v: v.ravel(),
+    )
+    yield (
+        "one not transposed",
+        [x.reshape(1, 6, 10).copy(order="C" if i == 3 else "F") for i, x in enumerate(X)],
+        lambda v: v.ravel(),
+    )
     yield "layers", [[x[:7], x[7:].reshape(53, 1)] for x in X], lambda v: np.concatenate([v[0], v[1].ravel()])
     yield (
         "dicts",
@@ -243,6 +258,28 @@ def test_a_rejected_client_leaves_every_form_in_order(name):
     result = aggregate(updates, samples=n)
     assert result.clients.with_status("rejected") == [3, 5]
     near(read(result.value), aggregate(np.delete(X, [3, 5], axis=0)).value, np.delete(X, [3, 5], axis=0))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_start_is_read_in_the_order_of_the_updates(order):
+    X, start = clients(7, d=60), np.arange(60.0).reshape(3, 4, 5)
+    updates = [x.reshape(3, 4, 5).copy(order=order) for x in X]
+    found = aggregate(updates, "centered_clipping", start=start.copy(order="F"), radius=1.0, iterations=1).value
+    expected = aggregate(X, "centered_clipping", start=start.ravel(), radius=1.0, iterations=1).value
+    np.testing.assert_allclose(found.ravel(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("width", [1, 7, 60])
+def test_parts_of_arrays_that_are_not_contiguous(width):
+    for array in (
+        np.arange(60).reshape(3, 4, 5).T,
+        np.arange(60).reshape(1, 1, 60),
+        np.arange(120).reshape(6, 20)[:, ::2],
+    ):
+        whole = array.reshape(-1)
+        for start in range(0, 60, width):
+            part = fedhold.updates.matrix._between(array, start, start + width)
+            np.testing.assert_array_equal(part, whole[start : start + width])
 
 
 def test_value_has_structure_library_and_dtype_of_one_update():

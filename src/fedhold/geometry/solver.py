@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhold.geometry.view import COARSE, Geometry, Measurement, normalised
-from fedhold.kernels import Matrix, Vector, Weights, length
+from fedhold.kernels import Matrix, Vector, Weights, length, middle
 
 __all__ = ["HuberCentre", "Rescaled", "Solved", "pulls_at", "solve"]
 
@@ -95,7 +95,7 @@ def solve(
     max_iterations  the most steps to make
     """
     weights, past, caution, missed = start, list[tuple[Weights, Weights]](), CAUTION, np.inf
-    if COARSE * float(np.median(geometry.distances(weights))) < geometry.rounding:
+    if COARSE * middle(geometry.distances(weights)) < geometry.rounding:
         geometry = geometry.widened()  # With so large an offset, float32 distances to a float32 centre are too rough.
     for iteration in range(1, max_iterations + 1):
         distances = geometry.distances(weights)
@@ -153,7 +153,7 @@ def _anderson(past: list[tuple[Weights, Weights]], distances: Vector) -> Weights
     targets, gaps = (np.array(part) for part in zip(*past, strict=True))
     if len(past) == 1:
         return np.asarray(targets[0])
-    typical = np.median(distances) or 1.0
+    typical = middle(distances) or 1.0
     scale = np.minimum(distances / typical, 1e3)  # A client at 1e30 must not outweigh all others in the fit.
     fit = np.linalg.lstsq((np.diff(gaps, axis=0) * scale).T, gaps[-1] * scale, rcond=1e-10)[0]
     mixture = np.maximum(targets[-1] - fit @ np.diff(targets, axis=0), 0)
@@ -204,7 +204,7 @@ def _rays(geometry: Geometry, weights: Weights) -> _Rays:
     """The clients around the centre of `weights`, in a space of at most m dimensions."""
     measured = geometry.measure(weights)
     some = measured.distances[measured.distances > 0]  # Far from 0, most distances may be within the centre's rounding.
-    typical = float(np.median(measured.distances) or np.median(some)) if len(some) else 1.0
+    typical = middle(measured.distances) or middle(some) if len(some) else 1.0
     scales = 1 / np.maximum(measured.distances / typical, 1.0)
     return _Rays(geometry.coordinates(measured.centre, scales), scales)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedhold.geometry.gram import TRUSTED, Gram
 from fedhold.geometry.principal import Principal, principal
-from fedhold.kernels import Block, Matrix, Products, Signs, Vector, Weights, length, unscaled
+from fedhold.kernels import Block, Matrix, Products, Signs, Vector, Weights, length, middle, unscaled
 from fedhold.updates import (
     Columnwise,
     FirstLook,
@@ -78,20 +78,15 @@ class _Anchor:
     The distances to any other place follow from products with the data around the anchor point, which cost a fraction of what
     a measurement by subtraction costs.
 
-    find       gives the anchor point; None: the origin
+    place      the anchor point; None: the origin
     distances  |X_i - anchor|
     inexact    the length of an anchor point that is rounded before it is subtracted; 0 for the origin and for clients, which
                are not
     """
 
-    find: Callable[[], Vector | None]
+    place: Vector | None
     distances: Vector
     inexact: float = 0.0
-
-    @cached_property
-    def place(self) -> Vector | None:
-        """The anchor point; None: the origin."""
-        return self.find()
 
     @cached_property
     def reach(self) -> Vector:
@@ -110,13 +105,13 @@ class _Anchor:
         return np.sqrt(squares) if (squares > TRUSTED * doubt).all() else None
 
 
-def _first_anchor(updates: Updates, look: FirstLook) -> _Anchor | None:
+def _first_anchor(look: FirstLook) -> _Anchor | None:
     """The client that the first look has measured from, or the origin; None where it could not measure."""
     if look.norms is None:
         return None
-    if look.reference is None or look.around is None:
-        return _Anchor(lambda: None, look.norms)
-    return _Anchor(partial(updates.row, look.reference), look.around)
+    if look.around is None or not np.isfinite(look.around).all():
+        return _Anchor(None, look.norms)
+    return _Anchor(look.reference, look.around)
 
 
 class Geometry:
@@ -135,12 +130,20 @@ class Geometry:
         self._updates = updates
         self.samples = samples
         self.m, self.d, self.resolution = updates.m, updates.d, updates.resolution
-        self._anchor = None if look is None else _first_anchor(updates, look)
-        self._gram: Gram | None = None
+        self._anchor = None if look is None else _first_anchor(look)
+        self._known_gram: Gram | None = None
+        self._find_gram: Callable[[], Gram | None] | None = None
         self._last: tuple[Weights, Vector] | None = None
         if look is not None and look.pairs is not None:
             gram = Gram(look.pairs)
-            self._gram = gram if gram.is_precise(self.resolution) else None
+            self._known_gram = gram if gram.is_precise(self.resolution) else None
+
+    @property
+    def _gram(self) -> Gram | None:
+        """The Gram matrix, if there is one. That of mixed points is made when it is first needed: a column rule needs none."""
+        if self._find_gram is not None:
+            self._known_gram, self._find_gram = self._find_gram(), None
+        return self._known_gram
 
     def __getattr__(self, name: str) -> NoReturn:
         """Most often the caller of a rule of his own took it for the array of updates."""
@@ -162,11 +165,12 @@ class Geometry:
     @cached_property
     def squared_distances(self) -> Matrix:
         """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
-        if self._gram is None:
+        gram = self._gram
+        if gram is None:
             # A client is subtracted first, because with a large common offset float32 would lose the differences.
-            middle = int(self.distances(self.start()).argmin())
-            self._gram = Gram(gram_around(self._updates, self._updates.row(middle)))
-        return self._gram.squared_distances
+            central = int(self.distances(self.start()).argmin())
+            gram = self._known_gram = Gram(gram_around(self._updates, self._updates.row(central)))
+        return gram.squared_distances
 
     def lengths(self) -> Vector:
         """|X_i| of every client."""
@@ -278,15 +282,15 @@ class Geometry:
         for _ in range(START_STEPS):
             weights = self._downweighted(distances)
             distances = sample.distances(weights)
-        expected = np.median(distances) * np.sqrt(self.d / sample.columns)
-        if np.median(self.distances(weights)) <= SURPRISE * expected:
+        expected = middle(distances) * np.sqrt(self.d / sample.columns)
+        if middle(self.distances(weights)) <= SURPRISE * expected:
             return weights
         median = column_row(self._updates, Columnwise(lambda kernels, block: kernels.median(block)))
         return self._downweighted(self.distances_to(median))
 
     def _downweighted(self, distances: Vector) -> Weights:
         """n_i min(1, typical distance / d_i), normalised."""
-        typical = np.median(distances)
+        typical = middle(distances)
         far = distances > typical
         return normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
 
@@ -352,7 +356,7 @@ class Geometry:
     def counted(self, samples: Weights) -> Geometry:
         """The same clients with other samples."""
         points = Geometry(self._updates, samples)
-        points._gram, points._anchor = self._gram, self._anchor
+        points._known_gram, points._anchor = self._gram, self._anchor
         return points
 
     def widened(self) -> Geometry:
@@ -361,8 +365,8 @@ class Geometry:
 
     def mixed(self, mixture: Matrix, samples: Weights) -> Geometry:
         """The points mixture @ X."""
-        points = Geometry(self._updates.mixed(mixture), samples)
-        points._gram = None if self._gram is None else self._gram.mixed(mixture, self.resolution)
+        points, gram = Geometry(self._updates.mixed(mixture), samples), self._gram
+        points._find_gram = None if gram is None else lambda: gram.mixed(mixture, self.resolution)
         return points
 
     def materialised(self) -> Geometry:
@@ -429,7 +433,7 @@ class Geometry:
         found = measured(self._updates, weights, pulls, origin)
         distances = self._distances(found.residuals.squares, found.centre)
         if origin is None:
-            self._anchor = _Anchor(lambda: found.centre, distances, length(found.centre))
+            self._anchor = _Anchor(found.centre, distances, length(found.centre))
         return Measurement(found.centre, distances, None if pulls is None else float(np.sqrt(found.residuals.force)))
 
     def distances_to(self, place: Vector, products: Products | None = None) -> Vector:
@@ -482,7 +486,7 @@ class Geometry:
         if self._anchor is None:
             self._directly(self.start(), None, None)
         assert self._anchor is not None
-        return self.resolution * (self._anchor.inexact or float(np.median(self._anchor.distances)))
+        return self.resolution * (self._anchor.inexact or middle(self._anchor.distances))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ __all__ = [
     "largest",
     "length",
     "lengths",
+    "middle",
     "numbers",
     "to_host",
     "unscaled",
@@ -51,6 +52,7 @@ Weights = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
 """float32 or float64, of any shape: models and gradients."""
 
+NARROW = ("float16", "bfloat16")  # torch converts float16 many times as fast as NumPy, which lacks bfloat16
 LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -88,7 +90,7 @@ def compute_dtype(name: str) -> type[np.float32] | type[np.float64]:
 
 
 def host(array: Any) -> Any:
-    """A NumPy view of an array in host memory; arrays elsewhere, and bfloat16, come back as they are.
+    """A NumPy view of an array in host memory; arrays elsewhere, and torch's narrow floats, come back as they are.
 
     Raises the library's own error for what cannot be read: sparse layouts, dtypes that NumPy lacks, arrays without data.
     """
@@ -98,7 +100,7 @@ def host(array: Any) -> Any:
         array = array.detach().resolve_conj().resolve_neg()
         if array.device.type == "meta":
             raise TypeError("a meta tensor has no data")
-        return array.numpy() if array.device.type == "cpu" and dtype_name(array) != "bfloat16" else array
+        return array.numpy() if array.device.type == "cpu" and dtype_name(array) not in NARROW else array
     if api.is_jax_array(array):
         return np.asarray(array) if next(iter(array.devices())).platform == "cpu" else array
     return array
@@ -107,7 +109,7 @@ def host(array: Any) -> Any:
 def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
     """Any array as a NumPy array of `dtype` (None: of its own); this is free if it is one already."""
     if api.is_torch_array(block):
-        block = block.float() if dtype_name(block) == "bfloat16" else block
+        block = block.float() if dtype_name(block) in NARROW else block
         block = block.cpu().numpy()
     return np.asarray(block, dtype=dtype)
 
@@ -145,6 +147,18 @@ def weighted_median(rows: NDArray[Any], weights: Weights) -> NDArray[Any]:
     half = np.argmax(below >= 0.5 * shares.sum() * (1 - 1e-12), axis=0)
     place = np.take_along_axis(order, half[None], axis=0)
     return np.asarray(np.take_along_axis(rows, place, axis=0)[0])
+
+
+def middle(values: NDArray[Any]) -> float:
+    """The median of some finite numbers. np.median takes ten times as long for a few of them.
+
+    >>> middle(np.array([3.0, 1.0, 2.0, 9.0]))
+    2.5
+    """
+    half = len(values) // 2
+    parted = np.partition(values, half)
+    # They are halved first, because a sum of numbers near the largest float overflows.
+    return float(parted[half] if len(values) % 2 else parted[:half].max() / 2 + parted[half] / 2)
 
 
 def lengths(rows: NDArray[np.float64]) -> Vector:

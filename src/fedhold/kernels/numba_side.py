@@ -81,10 +81,12 @@ class NumbaKernels(NumpyKernels):
     def products(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
         along = np.zeros(len(block))
         line, apart = _line_of(block)
-        here, width = _place(block, anchor), _columns(len(block))
+        width = _columns(len(block))
+        place, nowhere = _place(block, anchor), np.zeros(width, block.dtype)
         for start in range(0, len(delta), width):
-            part = slice(start, start + width)
-            _dots(line[start:], apart, here[part], np.ascontiguousarray(delta[part]), along)
+            part = np.ascontiguousarray(delta[start : start + width])
+            here = nowhere if anchor is None else place[start : start + width]
+            _dots(line[start:], apart, here, part, along)
         return Products(along, float(np.dot(delta, delta)))
 
     def products_in_threads(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
@@ -168,10 +170,8 @@ def _line_of(block: Block) -> tuple[Block, int]:
 
 
 def _place(block: Block, place: Vector | None) -> Block:
-    """A place in the block's precision, of one layout; the origin for None. So compiled code sees one type."""
-    if place is None:
-        return np.zeros(block.shape[1], block.dtype)
-    return np.array(place, block.dtype)
+    """A place in the block's precision, of one layout, so that compiled code sees one type; empty for the origin."""
+    return np.empty(0, block.dtype) if place is None else np.array(place, block.dtype)
 
 
 def _columns(m: int) -> int:
@@ -293,12 +293,16 @@ def _squares(line, apart, width, place, run, own, around):
 
 @_compiled(reorder=True)
 def _sweep(line, apart, rows, place, centre, tile, along):
-    """Write the centre; add <X_i - place, delta> to `along`; return |delta|^2 and the squared force of the second row."""
-    size, force = 0.0, 0.0
+    """Write the centre; add <X_i - place, delta> to `along`; return |delta|^2 and the squared force of the second row.
+
+    An empty place is the origin.
+    """
+    size, force, nowhere = 0.0, 0.0, np.zeros(tile, line.dtype)
     middle, pulled_middle = np.empty(tile, line.dtype), np.empty(tile, line.dtype)
     for start in range(0, centre.size, tile):
         width = min(tile, centre.size - start)
-        part, there, here = line[start:], centre[start : start + width], place[start : start + width]
+        part, there = line[start:], centre[start : start + width]
+        here = place[start : start + width] if place.size else nowhere[:width]
         sums, pulled = middle[:width], pulled_middle[:width]
         _weighted(part, apart, rows[0], here, sums)
         for j in range(width):

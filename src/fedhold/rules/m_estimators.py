@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedhold.errors import integer, positive, require
 from fedhold.geometry import Geometry, Measurement, Solved, normalised, pulls_at, solve
-from fedhold.kernels import Vector, Weights, numbers, weighted_median
+from fedhold.kernels import Vector, Weights, middle, numbers, weighted_median
 from fedhold.rules.declaration import Bound, declares
 from fedhold.thresholds import Threshold, kappa_of, threshold_function
 
@@ -106,7 +106,7 @@ def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations:
                 f"it gave {thresholds!r}."
             )
         thresholds = geometry.read(thresholds)
-        if thresholds.max() > VANISHING * np.median(distances) or not distances.any():
+        if thresholds.max() > VANISHING * middle(distances) or not distances.any():
             return thresholds
         return np.full(geometry.m, LIMIT * float(weighted_median(distances, geometry.samples)))
 
@@ -188,7 +188,7 @@ def centered_clipping(
     weights = huber(geometry, tol=1e-3).weights if start is None else np.zeros(m)
     for _ in range(steps):
         distances = geometry.measure(weights, origin=start).distances
-        reach = float(np.median(distances)) if reach is None else reach
+        reach = middle(distances) if reach is None else reach
         pulls = pulls_at(np.ones(m), np.full(m, reach), distances) / m
         weights = (1 - pulls.sum()) * weights + pulls
     return Solved(weights, np.full(m, reach), iterations=steps, origin=start)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhold.errors import positive, visible
-from fedhold.kernels import Vector, dtype_name, each, host, is_array, is_dask, kind, largest
+from fedhold.kernels import Vector, dtype_name, each, host, is_array, is_dask, kind, largest, middle
 from fedhold.updates.matrix import DOUBLE_ROOM, Source, Updates, exponents_of
 from fedhold.updates.passes import FirstLook, Wanted, first_look
 from fedhold.updates.structure import Leaf, Signature, count, describe, flatten, form, signature
@@ -266,7 +266,7 @@ def _capped(claimed: Vector, admitted: NDArray[np.intp], sample_cap: float | Non
         raise ValueError(
             f"sample_cap must be at least 1, got {sample_cap}: it is a multiple of the median n_i. Pass 3, or None to trust."
         )
-    limit = sample_cap * float(np.median(used))
+    limit = sample_cap * middle(used)
     for i in admitted[used > limit].tolist():
         reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
     return np.minimum(used, limit)

@@ -7,6 +7,7 @@ gives the same bits.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
@@ -29,13 +30,14 @@ from fedhold.kernels import (
     dtype_name,
     kernels_for,
     largest,
+    middle,
     shared,
     thread_count,
     to_host,
     unscaled,
 )
 from fedhold.updates.files import StoredArray
-from fedhold.updates.structure import rebuild
+from fedhold.updates.structure import flatten, rebuild
 
 __all__ = ["Kernel", "Mixture", "Source", "Updates"]
 
@@ -57,25 +59,47 @@ FEW_ROWS = 4  # A sum of up to this many rows is about as exact in their own pre
 
 @dataclass(frozen=True)
 class Source:
-    """One array of the model for all clients: an (m, size) array, or m arrays of that size."""
+    """One array of the model for all clients.
+
+    rows   an (m, size) array, or m arrays of that size
+    size   how many numbers the array has for one client
+    dtype  what it is read as
+    axes   the order of its axes in which it is read; None: as they come. A rule does not care in which order columns come, and
+           where most clients' arrays lie in memory in another order than that of their axes, they are read in that order
+    """
 
     rows: Any
     size: int
     dtype: type[np.float32] | type[np.float64]
+    axes: tuple[int, ...] | None = None
 
     @staticmethod
     def of(rows: Any, size: int) -> Source:
         """A source that is read in float32 where no client's dtype has more digits."""
-        names = {dtype_name(rows)} if hasattr(rows, "dtype") else {dtype_name(row) for row in rows}
+        stacked = hasattr(rows, "dtype")
+        names = {dtype_name(rows)} if stacked else {dtype_name(row) for row in rows}
         wide = any(compute_dtype(name) is np.float64 for name in names)
-        return Source(rows, size, np.float64 if wide else np.float32)
+        axes = None if stacked else _axes_in_memory(rows)
+        rows = rows if axes is None else [row.transpose(axes) for row in rows]
+        return Source(rows, size, np.float64 if wide else np.float32, axes)
+
+    def flattened(self, array: NDArray[Any]) -> NDArray[Any]:
+        """One client's array as `size` numbers, in the order in which they are read."""
+        return array.reshape(-1) if self.axes is None else array.transpose(self.axes).reshape(-1)
+
+    def unflattened(self, numbers: Vector, shape: tuple[int, ...]) -> Vector:
+        """Numbers in the order in which they are read, in the order of an array of this shape."""
+        if self.axes is None:
+            return numbers
+        read = numbers.reshape([shape[axis] for axis in self.axes])
+        return read.transpose(np.argsort(self.axes)).reshape(-1)
 
     def read(self, start: int, stop: int, clients: NDArray[np.intp] | None, out: Block | None = None) -> Block:
         """Columns start to stop of the given clients (None: all of them): in `out`, or as a view where that is possible."""
         if hasattr(self.rows, "dtype"):
             view = self.rows[:, start:stop] if clients is None else self.rows[:, start:stop][clients]
             with np.errstate(over="ignore"):
-                block = np.asarray(view, self.dtype) if isinstance(view, np.ndarray) else to_host(view, self.dtype)
+                block = to_host(view, self.dtype)
             if out is None:
                 return block
             out[:] = block
@@ -87,13 +111,32 @@ class Source:
                 if isinstance(array, StoredArray):
                     array.read(start, row)
                 else:
-                    row[:] = to_host(array.reshape(-1)[start:stop], None)
+                    row[:] = to_host(_between(array, start, stop), None)
         return out
 
     @property
     def costly_to_read(self) -> bool:
         """Whether every pass reads files."""
         return isinstance(self.rows, list) and isinstance(self.rows[0], StoredArray)
+
+
+def _axes_in_memory(arrays: Sequence[Any]) -> tuple[int, ...] | None:
+    """The order of axes in which most of these arrays are contiguous in memory; None where it is that of the axes."""
+    if not all(isinstance(array, np.ndarray) and array.ndim > 1 for array in arrays):
+        return None
+    orders = Counter(() if array.flags.c_contiguous else tuple(np.argsort(array.strides)[::-1]) for array in arrays)
+    return tuple(int(axis) for axis in orders.most_common(1)[0][0]) or None
+
+
+def _between(array: Any, start: int, stop: int) -> Any:
+    """The numbers from start to stop of an array. Where it is not contiguous, only the rows they lie in are copied."""
+    while array.ndim > 1 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim < 2:
+        return array.reshape(-1)[start:stop]
+    inner = int(np.prod(array.shape[1:]))
+    first = start // inner
+    return array[first : -(-stop // inner)].reshape(-1)[start - first * inner : stop - first * inner]
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +314,8 @@ class Updates:
 
     def vector(self, arrays: list[Any]) -> Vector:
         """The arrays of one update as a vector of d numbers."""
-        return np.concatenate([to_host(array, np.float64).reshape(-1) for array in arrays])
+        wide = [to_host(array, np.float64) for array in arrays]
+        return np.concatenate([source.flattened(array) for source, array in zip(self.sources, wide, strict=True)])
 
     def rounded(self, vector: Vector) -> Vector:
         """The vector in the dtypes in which updates are read, so that reading it beside them changes nothing more."""
@@ -293,7 +337,17 @@ class Updates:
 
     def shaped(self, vector: Vector, template: Any, dtypes: list[str]) -> Any:
         """A vector of d numbers, in the units in which updates are read, as an update like the template with these dtypes."""
-        return rebuild(template, unscaled(vector, self.base), dtypes)
+        return rebuild(template, self._in_order(unscaled(vector, self.base), template), dtypes)
+
+    def _in_order(self, vector: Vector, template: Any) -> Vector:
+        """A vector of d numbers, from the order in which they are read to that of the template."""
+        if all(source.axes is None for source in self.sources):
+            return vector
+        parts, offset = [], 0
+        for source, leaf in zip(self.sources, flatten(template), strict=True):
+            parts.append(source.unflattened(vector[offset : offset + source.size], tuple(leaf.array.shape)))
+            offset += source.size
+        return np.concatenate(parts)
 
     # Reading.
 
@@ -425,5 +479,5 @@ def exponents_of(magnitudes: Vector) -> tuple[NDArray[np.intc], int]:
     """Every row's binary exponent, and the median one. A row of zeros has none, and gets the median."""
     some = magnitudes > 0
     exponents = np.frexp(magnitudes)[1]
-    typical = int(np.median(exponents[some])) if some.any() else 0
+    typical = int(middle(exponents[some])) if some.any() else 0
     return np.where(some, exponents, typical), typical

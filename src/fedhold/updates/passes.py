@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from fedhold.kernels import (
     Sums,
     Vector,
     Weights,
+    middle,
 )
 from fedhold.updates.matrix import SINGLE_ROOM, Updates
 
@@ -110,7 +111,7 @@ class FirstLook:
     magnitudes    |X_i|; or max_j |x_ij| for a client whose squares overflow or vanish. It is not finite exactly where some
                   number of the client is not
     lengths       True for the clients whose magnitude is |X_i|
-    reference     r: a client that was subtracted from all others, because all of them are far from 0; None where 0 was as good
+    reference     r: a client's update, which was subtracted from all, because all are far from 0; None where 0 was as good
     around        |X_i - r| for all clients, where there is a reference
     pairs         <X_i - r, X_j - r> for all pairs, if pairs were wanted
     row           the row of the column rule, if one was wanted
@@ -119,7 +120,7 @@ class FirstLook:
 
     magnitudes: Vector
     lengths: NDArray[np.bool_]
-    reference: int | None = None
+    reference: Vector | None = None
     around: Vector | None = None
     pairs: Matrix | None = None
     row: Vector | None = None
@@ -130,12 +131,12 @@ class FirstLook:
         lengths = self.lengths[admitted]
         usual = lengths.all()  # Otherwise the sums over columns have overflowed or lost their digits.
         everyone = usual and admitted.all()
-        known = self.reference is not None and admitted[self.reference] and self.around is not None
+        around = None if self.around is None else self.around[admitted]
         return FirstLook(
             magnitudes=self.magnitudes[admitted],
             lengths=lengths,
-            reference=int(admitted[: self.reference].sum()) if known else None,
-            around=self.around[admitted] if known and self.around is not None else None,
+            reference=self.reference,
+            around=around,
             pairs=_cut(self.pairs, np.flatnonzero(admitted)) if usual and self.pairs is not None else None,
             row=self.row if everyone else None,
             row_products=self.row_products if everyone else None,
@@ -163,41 +164,56 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     # A sample of files would cost more than the pass that it might save.
     sampled = isinstance(wanted, AllPairs) or not updates.costly_to_read
     client = _central_client(updates) if sampled else None
+    reference = None if client is None else updates.zeros()
+    place_in = _place_in(client, reference)
     if isinstance(wanted, Columnwise):
-        look, portion = _row_look(kernels, wanted, row, client), kernels.ordering(m, copied=False)
+        look, portion = _row_look(kernels, wanted, row, place_in), kernels.ordering(m, copied=False)
     elif isinstance(wanted, AllPairs):
-        look, portion = _pairs_look(kernels, client), kernels.pairing(m)
+        look, portion = _pairs_look(kernels, place_in), kernels.pairing(m)
     else:
-        look, portion = _plain_look(kernels, client), kernels.squaring(around=client is not None)
+        look, portion = _plain_look(kernels, place_in), kernels.squaring(around=client is not None)
     with np.errstate(over="ignore", invalid="ignore"):
         found = updates.sum(look, portion)
         magnitudes = np.sqrt(found.squares.own)
         around = None if found.squares.around is None else np.sqrt(found.squares.around)
     lengths = magnitudes < 2.0**SINGLE_ROOM
-    if not lengths.any() or np.median(magnitudes[lengths]) <= 2.0 ** (-SINGLE_ROOM / 2):
+    if not lengths.any() or middle(magnitudes[lengths]) <= 2.0 ** (-SINGLE_ROOM / 2):
         lengths[:] = False
     if not lengths.all():
         odd = np.flatnonzero(~lengths)
         parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.squaring())
         magnitudes[odd] = np.maximum.reduce(list(parts), axis=0)  # This propagates NaN.
-    return FirstLook(magnitudes, lengths, client, around, found.pairs, row, found.row_products)
+    return FirstLook(magnitudes, lengths, reference, around, found.pairs, row, found.row_products)
 
 
-def _plain_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, slice], _Looked]:
-    def look(block: Block, _: slice) -> _Looked:
-        return _Looked(kernels.squares(block, None if client is None else block[client]))
+Place = Callable[[Block, slice], Block | None]
+"""(block, its columns) -> the place there that is subtracted from the clients; None: the origin."""
 
-    return look
+
+def _place_in(client: int | None, reference: Vector | None) -> Place:
+    """The place of a client, which is also written to `reference`."""
+
+    def place(block: Block, at: slice) -> Block | None:
+        if client is None or reference is None:
+            return None
+        reference[at] = block[client]
+        return cast(Block, block[client])
+
+    return place
+
+
+def _plain_look(kernels: NumpyKernels, place_in: Place) -> Callable[[Block, slice], _Looked]:
+    return lambda block, at: _Looked(kernels.squares(block, place_in(block, at)))
 
 
 def _row_look(
-    kernels: NumpyKernels, rule: Columnwise, row: Vector | None, client: int | None
+    kernels: NumpyKernels, rule: Columnwise, row: Vector | None, place_in: Place
 ) -> Callable[[Block, slice], _Looked]:
     assert row is not None
 
     def look(block: Block, at: slice) -> _Looked:
         row[at] = rule.row_of(kernels, block)
-        place = None if client is None else block[client]
+        place = place_in(block, at)
         delta = row[at] if place is None else row[at] - place
         products = kernels.products_in_threads(block, delta.astype(block.dtype), place)
         return _Looked(kernels.squares(block, place), row_products=products)
@@ -205,10 +221,11 @@ def _row_look(
     return look
 
 
-def _pairs_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, slice], _Looked]:
-    def look(block: Block, _: slice) -> _Looked:
-        found = kernels.gram(block, None if client is None else block[client])
-        around = None if client is None else found.products.diagonal().copy()
+def _pairs_look(kernels: NumpyKernels, place_in: Place) -> Callable[[Block, slice], _Looked]:
+    def look(block: Block, at: slice) -> _Looked:
+        place = place_in(block, at)
+        found = kernels.gram(block, place)
+        around = None if place is None else found.products.diagonal().copy()
         return _Looked(Squares(found.squares, around), pairs=found.products)
 
     return look
@@ -259,8 +276,8 @@ def sample_of(updates: Updates, columns: int = SAMPLED) -> Sample:
     half = m // 2
     turned.partition(half, axis=1)
     low = turned[:, half] if m % 2 else turned[:, :half].max(axis=1)
-    middle = (low / 2 + turned[:, half] / 2).astype(block.dtype)
-    return Sample(block.shape[1], _norms(block), block - middle)
+    median = (low / 2 + turned[:, half] / 2).astype(block.dtype)
+    return Sample(block.shape[1], _norms(block), block - median)
 
 
 def places_on_a_line(distances_to: Callable[[int], Vector], error: Vector | float = 0.0) -> Vector | None:
@@ -288,7 +305,7 @@ def _central_client(updates: Updates) -> int | None:
     with np.errstate(over="ignore", invalid="ignore"):
         sample = sample_of(updates, FEWER_SAMPLED)
         distances = sample.distances_to_median()
-        near = np.median(sample.lengths) <= NEAR * np.median(distances)
+        near = middle(sample.lengths) <= NEAR * middle(distances)
     return None if near else int(np.argmin(np.where(np.isfinite(distances), distances, np.inf)))
 
 
