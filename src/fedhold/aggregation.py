@@ -93,8 +93,12 @@ def aggregate(
     if root is not None and not final.takes("root"):
         raise TypeError(f"{final.name} compares clients with no root. Leave it out.")
     generator = _generator(rng)
+    before = generator.bit_generator.state
 
     def attempt(given: Any) -> Aggregation:
+        generator.bit_generator.state = (
+            before  # An attempt that ended at a damaged file leaves no trace in what is drawn.
+        )
         admission = admit(given, samples, sample_cap, like, partial(_wanted, stages))
         places = {"start": start, "root": root}
         read = {name: admission.place(place, name) for name, place in places.items() if place is not None}

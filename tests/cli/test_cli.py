@@ -293,5 +293,5 @@ def test_no_message_points_to_a_file_outside_the_package():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Raise):
                 assert "examples/" not in ast.unparse(node), path
-    for command in app.registered_commands:
-        assert "examples/" not in run(command.name, "--help").output
+    for name in CALLED:
+        assert "examples/" not in run(name, "--help").output

@@ -335,7 +335,9 @@ RULES = [
 def against(rule, seed=0):
     rng = np.random.default_rng(seed)
     G = rng.normal(1, 1, (20, 12))
-    return Knowledge(G, np.arange(20) < 5, rng, np.full(20, 3.0), server=lambda sent: aggregate(sent, rule).value)
+    return Knowledge(
+        G, np.arange(20) < 5, rng, np.full(20, 3.0), server=lambda sent: aggregate(sent, rule, rng=0).value
+    )
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -1,5 +1,6 @@
 """Configurations: every combination once, and an answer for every word nobody knows."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -215,6 +216,7 @@ OPTIONS = {
         "samples": [*NUMBERS, *FRACTIONS, "-1"],
         "d": [*NUMBERS, *FRACTIONS, "-1"],
         "keep_weights": [*NUMBERS, *FRACTIONS, "2"],
+        "root": [*NUMBERS, *FRACTIONS, "0", "-1"],
     },
     ("heterogeneous", "huber", "sign_flip", "balanced"): {"variance": NUMBERS},
     ("mnist", "huber", "sign_flip", "dirichlet"): {"hidden": [*NUMBERS, *FRACTIONS], "partition_alpha": NUMBERS},
@@ -227,6 +229,17 @@ OPTIONS = {
     ("synthesized", "huber", "mimic", "balanced"): {"attack_client": [*NUMBERS, *FRACTIONS, "-1"]},
     ("synthesized", "huber", "gaussian", "balanced"): {"attack_deviation": NUMBERS},
     ("synthesized", "huber", "non_finite", "balanced"): {"attack_value": NUMBERS},
+    ("synthesized", "huber", "inflated_samples", "balanced"): {"attack_factor": NUMBERS},
+    ("synthesized", "huber", "drift", "balanced"): {"attack_length": NUMBERS, "attack_seed": [*NUMBERS, *FRACTIONS]},
+    ("synthesized", "huber", "worst_case", "balanced"): {
+        "attack_restarts": [*NUMBERS, *FRACTIONS],
+        "attack_evaluations": [*NUMBERS, *FRACTIONS],
+    },
+    ("mnist", "huber", "backdoor", "balanced"): {
+        "attack_target": [*NUMBERS, *FRACTIONS],
+        "attack_columns": [*NUMBERS, *FRACTIONS],
+        "attack_share": NUMBERS,
+    },
 }
 
 
@@ -248,16 +261,18 @@ def test_an_option_that_no_run_could_work_with_is_refused_when_the_file_is_read(
 
 def test_every_option_is_in_this_table():
     from fedhold.lab import ATTACKS, DATA, PARTITIONS
-    from fedhold.lab.experiment import LOOP_OPTIONS, _keywords
+    from fedhold.lab.experiment import LOOP_OPTIONS
 
     there = {*LOOP_OPTIONS, "keep_weights", "attack_threshold"}
     for prefix, functions in (("", DATA), ("attack_", ATTACKS), ("partition_", PARTITIONS)):
-        there |= {prefix + name for function in functions.values() for name in _keywords(function)}
+        for function in functions.values():
+            given = inspect.signature(function).parameters.values()
+            there |= {prefix + one.name for one in given if one.kind is one.KEYWORD_ONLY and one.name != "model"}
     assert {name for names in OPTIONS.values() for name in names} == there
 
 
 def test_a_directory_where_a_file_is_meant(tmp_path):
-    with pytest.raises(ValueError, match=r"cannot be read: Is a directory\. Name a TOML file"):
+    with pytest.raises(ValueError, match=r"is a directory, not a configuration\. Name a TOML file in it"):
         load(tmp_path)
 
 

@@ -288,7 +288,7 @@ def test_a_file_changed_later_is_an_error(tmp_path):
         _ = result.certificate
 
 
-@pytest.mark.parametrize("rule", ["huber", "krum(f=2)", "median_of_means(f=2)", "screen | mean"])
+@pytest.mark.parametrize("rule", ["spectral_huber", "huber", "median_of_means(f=2)", "screen | mean"])
 def test_a_file_rewritten_between_two_passes_costs_its_client_the_round(tmp_path, rule):
     """Its size stays, and its time is set back. Each rule reads the files once to look at them, and then again or in parts."""
     rows = honest_updates(9, 3000)
@@ -305,11 +305,12 @@ def test_a_file_rewritten_between_two_passes_costs_its_client_the_round(tmp_path
                 file.write(np.full(3000, 1e6).tobytes())
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    result = aggregate(open_updates(tmp_path, on_read=on_read), rule)
+    result = aggregate(open_updates(tmp_path, on_read=on_read), rule, rng=0)
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     assert result.clients.with_status("rejected") == [4]
     assert "changed since it was opened" in result.clients[4].reason
-    np.testing.assert_allclose(result.value, aggregate(np.delete(rows, 4, axis=0), rule).value, rtol=1e-5)
+    less = rule.replace("f=2", "f=1")  # The rejected client is one of the f.
+    np.testing.assert_allclose(result.value, aggregate(np.delete(rows, 4, axis=0), less, rng=0).value, atol=1e-6)
 
 
 def test_a_file_replaced_by_another_is_noticed(tmp_path):

@@ -323,7 +323,7 @@ class Geometry:
         """<X_i - c, X_j - c> for all pairs, where c = weights @ X; None where they would cost more than a few passes."""
         if self._gram is not None and self._gram.distances(weights, self.resolution) is not None:
             return self._gram.around(weights)
-        if self.m**2 * self.d > EXACT:
+        if self.m > DENSE or self.m**2 * self.d > EXACT:
             return None
         return gram_around(self._updates.widened(), self.measure(weights).centre)
 

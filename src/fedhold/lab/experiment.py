@@ -87,9 +87,10 @@ class Experiment:
     model: str | None = None
 
     def __post_init__(self) -> None:
-        for word in ("data", "rule", "partition", "attack"):
-            if not isinstance(getattr(self, word), str | None if word == "attack" else str):
-                raise TypeError(f"{word} must be text, got {getattr(self, word)!r:.100}. Write it in quotes.")
+        for word in ("data", "rule", "partition", "attack", "model"):
+            given = getattr(self, word)
+            if not (isinstance(given, str) or callable(given) or (given is None and word in ("attack", "model"))):
+                raise TypeError(f"{word} must be a text or a function, got {given!r:.100}. Write its name in quotes.")
         names = [name for name, _ in self.options]
         twice = listed(sorted({name for name in names if names.count(name) > 1}))
         require(twice == "none", "options", needs="each name once", remedy="Remove one of them.", twice=twice)

@@ -172,6 +172,7 @@ def check_loop(
     sample_cap: Any = None,
     certify: Any = None,
     evaluate_every: Any = 1,
+    root: Any = None,
 ) -> None:
     """Raise a TypeError or a ValueError unless federate() can work with these arguments."""
     positive(radius, "radius", infinite=True)
@@ -181,6 +182,8 @@ def check_loop(
         integer(batch, "batch", at_least=1)
     if certify is not None:
         integer(certify, "certify")
+    if root is not None:
+        integer(root, "root", at_least=1)
     usual = positive(momentum, "momentum", zero=True) < 1
     require(usual, "federate", needs="0 <= momentum < 1", remedy="Usual is 0.9.", momentum=momentum)
     part = positive(participation, "participation") <= 1

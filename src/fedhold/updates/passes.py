@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedhold.kernels import (
     RUN,
     SQUARE_RUN,
+    TILE,
     Block,
     Matrix,
     NumpyKernels,
@@ -410,7 +411,9 @@ def images(updates: Updates, rows: Matrix, anchor: Vector | None) -> Matrix:
     def kernel(block: Block, at: slice) -> Matrix:
         return kernels.images(block if anchor is None else block - anchor[at].astype(block.dtype), rows)
 
-    return updates.sum(kernel, kernels.sweeping())
+    # Around an anchor point a block is copied, so that it must be small.
+    portion = kernels.sweeping() if anchor is None else replace(kernels.sweeping(), numbers=TILE)
+    return updates.sum(kernel, portion)
 
 
 def gram_around(updates: Updates, place: Vector) -> Matrix:
