@@ -61,7 +61,7 @@ def one_round(federation, folder, answers, **config):
 def assert_learnt(record, rows, model):
     """All of these nodes count, and the model went half of the way from 0 to their truth."""
     assert record.outcome == "aggregated"
-    assert all(row.status != "rejected" and row.weight > 0.1 for row in rows), rows
+    assert all(row.status != "rejected" and row.weight > 0.5 / len(rows) for row in rows), rows
     assert np.abs(model - 0.5 * TRUTH).max() < 0.2
 
 
@@ -195,7 +195,7 @@ BOMBS = {
 
 def test_no_reply_outgrows_what_was_sent(federation, tmp_path):
     """Replies that are small to send and large to put together, or not what they seem, cost their nodes the round."""
-    answers = [*BOMBS, *[honest()] * 5]
+    answers = [*BOMBS, *[honest()] * (len(BOMBS) + 1)]  # more than half, as the quorum asks
     timeout = 60
     record, rows, model = one_round(federation, tmp_path, answers, memory=4 * GIB, timeout=timeout)
     assert_learnt(record, rows[len(BOMBS) :], model)
