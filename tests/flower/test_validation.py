@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from fedhold import RULES
 from fedhold.audit.records import read
 from fedhold.flower import RobustStrategy, Validation
 from flower_grid import FIRST, SILENT, LocalGrid, client_app, model
@@ -107,7 +106,6 @@ def test_the_servers_own_update_comes_from_its_data():
     assert Validation(loss).root(sent) is None
 
 
-@pytest.mark.skipif("fl_trust" not in RULES, reason="no rule here compares clients with the server's own update")
 def test_a_rule_that_trusts_the_server_holds_against_a_majority():
     bad = dict.fromkeys(range(6), with_arrays(lambda a: {"w": a["w"] - 1}))
     result = run(RobustStrategy("fl_trust", validate=Validation(loss, train=train)), bad, rounds=5)
