@@ -59,9 +59,9 @@ def in_short(rows: list[Row]) -> list[str]:
     best, first = max(blind, key=worst), max(rows, key=worst)
     rank, rank_of_all = min(blind, key=by_rank), min(rows, key=by_rank)
     told = (
-        f"`{first['rule']}`, which is told f, keeps {first['worst case']}"
+        f"`{first['rule']}`, which knows more ({first['knows']}), keeps {first['worst case']}"
         if first["knows"]
-        else "no rule that is told f keeps more"
+        else "no rule that knows more keeps more"
     )
     lines = [
         f"- Best worst case without knowing how many lie: `{best['rule']}`, which keeps {best['worst case']}; {told}.",
