@@ -96,9 +96,8 @@ def aggregate(
     before = generator.bit_generator.state
 
     def attempt(given: Any) -> Aggregation:
-        generator.bit_generator.state = (
-            before  # An attempt that ended at a damaged file leaves no trace in what is drawn.
-        )
+        # An attempt that ended at a damaged file leaves no trace in what is drawn.
+        generator.bit_generator.state = before
         admission = admit(given, samples, sample_cap, like, partial(_wanted, stages))
         places = {"start": start, "root": root}
         read = {name: admission.place(place, name) for name, place in places.items() if place is not None}

@@ -29,3 +29,10 @@ def test_shares_are_in_the_printed_table():
     header, first, *_ = str(aggregate(X, "mean", samples=N).clients).splitlines()
     assert header.split() == ["client", "status", "weight", "share", "distance", "threshold", "samples", "reason"]
     assert first.split()[:4] == ["0", "kept", "0.1", "1"]
+
+
+@pytest.mark.parametrize("scale", [1e-300, 5e306])
+def test_shares_do_not_depend_on_the_scale_of_all_samples(scale):
+    """Whose sum float64 cannot hold, at the larger one."""
+    expected = aggregate(X, "huber", samples=N).clients.shares
+    np.testing.assert_allclose(aggregate(X, "huber", samples=scale * N).clients.shares, expected, rtol=1e-6)

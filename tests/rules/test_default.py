@@ -14,6 +14,8 @@ from fedhold.cli.aggregate import aggregate as aggregate_files
 from fedhold.flower import RobustStrategy
 from fedhold.nvflare import RobustAggregator
 from fedhold.spec import DEFAULT
+from fedhold.updates.matrix import Source, Updates
+from fedhold.updates.passes import images
 
 RULE = "spectral_huber"
 examples = settings(max_examples=25, deadline=None)
@@ -195,3 +197,15 @@ def test_the_certificate_counts_the_samples_that_counted():
     corrected, plain = aggregate(X, samples=n), aggregate(X, "huber", samples=capped)
     expected = plain.certificate.radius(8) + distance(corrected.value, plain.value)
     assert corrected.certificate.radius(8) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_images_are_around_the_anchor_point(offset):
+    """In float32 the products of numbers near 10,000 would not show differences near 1."""
+    rng = np.random.default_rng(0)
+    X = (offset + rng.standard_normal((60, 300))).astype(np.float32)
+    rows = rng.standard_normal((4, 60))
+    near = X.astype(float) - X[0]
+    expected = near @ (rows @ near).T
+    found = images(Updates((Source.of(X, 300),), 60), rows, X[0].astype(float))
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())

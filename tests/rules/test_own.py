@@ -148,6 +148,13 @@ def test_a_rule_called_on_an_array():
     assert krum([row.reshape(30, 100) for row in rows], f=2).argmax() == krum(rows, f=2).argmax()
 
 
+def test_a_rule_called_on_an_array_has_its_bound():
+    with pytest.raises(ValueError, match=r"krum needs m >= 2f \+ 3; met m = 11, f = 5"):
+        krum(some_updates(), f=5)
+    with pytest.raises(ValueError, match=r"multi_krum needs keep <= m - f"):
+        RULES["multi_krum"](some_updates(), f=2, keep=10)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_can_be_called_on_an_array(name):
     given = {
