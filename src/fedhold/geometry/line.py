@@ -16,7 +16,7 @@ def location(points: Vector, samples: Weights, thresholds: Vector) -> float:
     samples     the n_i
     thresholds  the T_i
 
-    >>> location(np.array([-1.0, 0.0, 0.5, 99.0]), np.ones(4), np.ones(4))
+    >>> round(location(np.array([-1.0, 0.0, 0.5, 99.0]), np.ones(4), np.ones(4)), 6)
     0.25
     """
     return (_first(points, samples, thresholds) - _first(-points, samples, thresholds)) / 2
