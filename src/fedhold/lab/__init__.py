@@ -133,3 +133,8 @@ __all__ = [
     "write_report",
     "write_start",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, for help() and for the completion of names."""
+    return sorted(__all__)
