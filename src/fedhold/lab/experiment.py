@@ -113,6 +113,7 @@ class Experiment:
         _check_liars(self)
         _unfold(self)
         _check_clients(self)
+        _check_torch(self)
         _check_names(self)
         _check_values(self)
 
@@ -345,6 +346,9 @@ def _check_clients(experiment: Experiment) -> None:
             f"{experiment.data} has clients of its own, {whose}, and {experiment.partition} would do nothing. Leave the "
             "partition out."
         )
+
+
+def _check_torch(experiment: Experiment) -> None:
     if experiment.model in MODELS and experiment.model not in WITHOUT_TORCH and find_spec("torch") is None:
         raise ValueError(
             f"the model {experiment.model} needs torch. From a checkout of fedhold: pip install '.[torch]'"

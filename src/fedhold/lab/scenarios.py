@@ -296,7 +296,7 @@ def resnet18(samples_to_test: Samples, *, classes: int, width: int = 64, groups:
     width            channels of the first of four stages, a multiple of groups; every further stage doubles them
     groups           of channels that are normalised together
 
-    Needs torch, and square images of at least 8 x 8 pixels. The updates of m clients take 45 MB each.  He et al. 2016, with
+    Needs torch, and square images of at least 8 x 8 pixels. Every client sends 45 MB.  He et al. 2016, with
     the first layer and no pooling as for small images; Wu, He 2018; two groups as Reddi et al. 2021 have them.
 
     >>> resnet18(Samples(np.zeros((1, 3072), np.uint8), np.array([0])), classes=10).d
