@@ -27,7 +27,7 @@ from fedhold.lab.attacks import (
 )
 from fedhold.lab.config import load, read_toml, write_start
 from fedhold.lab.consensus import rsa
-from fedhold.lab.datasets import DataError, Images, Regression, Samples, fashion_mnist, mnist, synthesized
+from fedhold.lab.datasets import DataError, Images, Regression, Samples, cifar10, fashion_mnist, mnist, synthesized
 from fedhold.lab.experiment import Experiment, liars
 from fedhold.lab.federation import Federated, Round, federate
 from fedhold.lab.hospitals import Ward, heart_disease
@@ -44,6 +44,7 @@ from fedhold.lab.scenarios import DATA, MODELS, Scenario, prepare
 from fedhold.lab.searches import optimal_alie, optimal_ipm, worst_case
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
 from fedhold.lab.torch_task import TorchTask
+from fedhold.lab.writers import Writer, femnist
 
 __all__ = [
     "ATTACKS",
@@ -81,16 +82,19 @@ __all__ = [
     "TorchTask",
     "Verdict",
     "Ward",
+    "Writer",
     "alie",
     "backdoor",
     "balanced",
     "by_class",
     "chance",
+    "cifar10",
     "dirichlet",
     "drift",
     "duplicates",
     "fashion_mnist",
     "federate",
+    "femnist",
     "gaussian",
     "heart_disease",
     "huber_attack",
@@ -129,3 +133,8 @@ __all__ = [
     "write_report",
     "write_start",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, for help() and for the completion of names."""
+    return sorted(__all__)
