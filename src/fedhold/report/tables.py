@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhold.report.formats import csv_cell
+from fedhold.report.formats import column, csv_cell
 from fedhold.report.pages import Block
 
 
@@ -25,6 +25,12 @@ class Table(Block):
     header: Sequence[str]
     rows: Sequence[Sequence[object]]
     long: Collection[str] = ()
+
+    @property
+    def texts(self) -> list[tuple[str, ...]]:
+        """The rows as a page shows them."""
+        columns = [column([row[k] for row in self.rows]) for k in range(len(self.header))]
+        return list(zip(*columns, strict=True))
 
     @property
     def classes(self) -> list[str]:
