@@ -109,6 +109,15 @@ def test_the_legend_has_equal_decimals():
     assert [line.values for line in drawing.lines] == [("1.000", "0.123"), ("1.000", "12.000"), ("1.000", "2e9")]
 
 
+@pytest.mark.parametrize(("gaps", "pieces"), [(False, 1), (True, 2)])
+def test_a_round_without_a_number_interrupts_a_line_where_that_means_something(gaps, pieces):
+    line = curve("a", (0,), [[1.0, 1.0, None, None, 0.0, 0.0]])
+    drawing = draw(Chart("", "precision", (line,), gaps=gaps), plain_styles("a"))
+    assert drawing.lines[0].path.count("M") == pieces
+    assert drawing.rounds == (1, 2, 5, 6)
+    assert not gaps or not ((drawing.lines[0].marks[:, 0] > 0.2) & (drawing.lines[0].marks[:, 0] < 0.8)).any()
+
+
 def test_a_chart_without_points_has_no_numbers():
     assert not Chart("", "x", (curve("a", (0,), [[None, None]]),)).has_numbers
     assert Chart("", "x", (curve("a", (0,), [[None, 1.0]]),)).has_numbers

@@ -96,13 +96,13 @@ def test_sections_without_blocks_are_left_out():
     [
         ((1, 2.5), "number"),
         ((1, None), "number"),
-        ((None, None), ""),
-        ((1, True), ""),
-        ((1, "text"), ""),
-        (("a", "b"), ""),
+        ((None, None), "short"),
+        ((1, True), "short"),
+        ((1, "text"), "short"),
+        (("a", "a text that may be broken into lines"), ""),
     ],
 )
-def test_columns_of_numbers_are_flush_right(column, kind):
+def test_columns_of_numbers_are_flush_right_and_short_texts_are_not_broken(column, kind):
     assert Table("", ("a",), [(value,) for value in column]).classes == [kind]
 
 

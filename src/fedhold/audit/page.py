@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -203,7 +204,8 @@ def _other_charts(rounds: Sequence[RoundRecord]) -> list[Chart]:
     parts = {part: line for part in ("round", "aggregation") if (line := seconds_series(rounds, part))}
     charts = []
     if fs:
-        charts.append(_chart(f"Radius for f = {fs}", "radius", {"radius": radius_series(rounds)}, rounds))
+        radius = _chart(f"Radius for f = {fs}", "radius", {"radius": radius_series(rounds)}, rounds)
+        charts.append(replace(radius, gaps=True))
     if parts:
         charts.append(_chart("Seconds per round", "seconds", parts, rounds, log=True))
     return charts

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedhold.lab import Experiment, Result
 
 SHOWN = 40  # clients held down that are shown
-NOTES = {"mean": "not robust", "median": "by columns: no weights"}
+NOTES = {"mean": "not robust", "median": "gives no weights"}
 
 
 def round_(

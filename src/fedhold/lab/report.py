@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -133,7 +133,7 @@ class Watched:
         pairs = [detection(w, liars, n) for w, liars, n in runs]
         words = zip(("precision", "recall"), zip(*pairs, strict=True), strict=True)
         curves = tuple(Curve(word, self.seeds, np.vstack(rows)) for word, rows in words)
-        return Chart(f"Detection: {self.title}", "precision, recall", curves, limits=(0.0, 1.0))
+        return Chart(f"Detection: {self.title}", "precision, recall", curves, limits=(0.0, 1.0), gaps=True)
 
     def table(self) -> Table:
         """The weights of the first seed: a row for each client."""
@@ -178,7 +178,7 @@ def write_report(
     panels, begin = panels_of(results) if panels is None else panels, opening or {}
     shown = [(label, run) for panel in panels for label, line in panel.series.items() for run in line]
     everything = list({run.experiment: run for run in [*results, *(run for _, run in shown)]}.values())
-    labels = {**rule_labels(run.experiment for run in everything), **_labels(shown)}
+    labels = _labels(shown)
     apart = Differences.among(run.experiment for run in everything)
 
     watched = _watched(everything, labels, apart)
@@ -195,7 +195,7 @@ def write_report(
         for group, chart in zip(weighing, charts[1], strict=True)
     ]
     maps = [group.heat_map() for group in weighing]
-    answer = [] if verdicts else matrices(results, labels)
+    answer = [] if verdicts else matrices(results, {**rule_labels(run.experiment for run in results), **labels})
 
     sections = [
         Section("About", about),
@@ -374,7 +374,10 @@ def _radii(results: Iterable[Result], labels: Mapping[str, str], apart: Differen
             settings.setdefault(alike := _alike(run.experiment, "seed", "rule"), (run.experiment, {}))
             settings[alike][1].setdefault(labels.get(run.experiment.rule, run.experiment.rule), []).append(run)
     return [
-        _chart(Panel(f"Radius for f = {dict(same.options)['certify']}: {apart.title(same)}", "radius", rules))
+        replace(
+            _chart(Panel(f"Radius for f = {dict(same.options)['certify']}: {apart.title(same)}", "radius", rules)),
+            gaps=True,
+        )
         for same, rules in settings.values()
     ]
 

@@ -74,6 +74,7 @@ class Chart:
 
     log      whether the metric's axis is logarithmic
     limits   the least and the largest value the metric can have, or None to fit the axis to the curves
+    gaps     whether a round without a number interrupts a line; else the line goes on to the next number
     """
 
     title: str
@@ -81,6 +82,7 @@ class Chart:
     curves: tuple[Curve, ...]
     log: bool = False
     limits: tuple[float, float] | None = None
+    gaps: bool = False
 
     @property
     def has_numbers(self) -> bool:
@@ -349,7 +351,7 @@ def draw(chart: Chart, styles: Mapping[str, Style]) -> Drawing:
         y_ticks=_y_ticks(view),
         rounds=tuple(rounds),
         lines=tuple(
-            _line(line, view, styles[line.label], rounds, (k + 0.5) / count, places)
+            _line(line, view, styles[line.label], rounds, (k + 0.5) / count, places, gaps=chart.gaps)
             for k, line in enumerate(chart.curves)
         ),
         spread=_spread(sorted({len(line.seeds) for line in chart.curves})),
@@ -363,13 +365,14 @@ def labelled_rounds(last: int) -> list[int]:
     return [1, *(int(k) for k in round_numbers(2, last, 5) if k == int(k) and (k - 1) * 12 >= last)]
 
 
-def _line(line: Curve, view: Frame, style: Style, rounds: Sequence[int], offset: float, places: int) -> Line:
+def _line(
+    line: Curve, view: Frame, style: Style, rounds: Sequence[int], offset: float, places: int, *, gaps: bool
+) -> Line:
     """The line of a curve. `offset`, from 0 to 1, is that of its markers, and `places` the digits in the legend."""
-    pick, last = line.rounds - 1, rounds[-1] if rounds else 1
-    x, mean = (
-        _across(line.rounds, last),
-        np.where(np.isfinite(line.mean[pick]), view.share(line.mean[pick]), np.nan),
-    )
+    met, last = np.arange(1, line.mean.size + 1) if gaps else line.rounds, rounds[-1] if rounds else 1
+    met = met[met <= last]
+    pick, x = met - 1, _across(met, last)
+    mean = np.where(np.isfinite(line.mean[pick]), view.share(line.mean[pick]), np.nan)
     return Line(
         label=line.label,
         note=view.notes.get(line.label, ""),
@@ -406,7 +409,11 @@ def _y_ticks(view: Frame) -> tuple[Tick, ...]:
     # Enough digits that no two neighbours read the same.
     digits = max(3, 1 + math.ceil(math.log10(max(map(abs, ticks)) / abs(step) or 1.0)))
     heights = view.share(np.array(ticks, np.float64)).tolist()
-    return tuple(Tick(height, number(tick, digits)) for tick, height in zip(ticks, heights, strict=True))
+    labels = [number(tick, digits) for tick in ticks]
+    if not view.log and not any("e" in label for label in labels):
+        places = max(len(label.partition(".")[2]) for label in labels)
+        labels = [f"{tick:.{places}f}" for tick in ticks]
+    return tuple(Tick(height, label) for height, label in zip(heights, labels, strict=True))
 
 
 def _spread(seeds: Sequence[int]) -> str:
