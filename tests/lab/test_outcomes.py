@@ -132,6 +132,15 @@ def test_without_an_attack_a_told_rule_stands_for_the_epsilon_of_its_f():
     }
 
 
+def test_a_rule_that_was_run_without_an_attack_only_is_there():
+    runs = [result(1.0, experiment("mean", "ipm", epsilon)) for epsilon in (0.1, 0.2)]
+    (matrix,) = matrices([*runs, result(2.0, experiment("huber", None))])
+    assert cells(matrix) == {
+        **{("mean", "ipm", (k,)): 1.0 for k in (0, 1)},
+        **{("huber", "no attack", (k,)): 2.0 for k in (0, 1)},
+    }
+
+
 def test_an_attack_that_no_rule_could_be_tried_under_is_left_out():
     refused = [result("no classes", experiment(rule, "label_flip")) for rule in ("mean", "huber")]
     (matrix,) = matrices([*refused, result(1.0, experiment()), result(2.0, experiment("huber"))])

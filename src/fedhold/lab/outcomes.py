@@ -154,47 +154,73 @@ def matrices(results: Sequence[Result], labels: Mapping[str, str] | None = None)
     return [matrix for metric, runs in by_metric.items() if (matrix := _matrix(metric, runs, labels)).entries]
 
 
-def _matrix(metric: str, results: Sequence[Result], labels: Mapping[str, str]) -> Matrix:
-    apart = Differences.among(run.experiment for run in results).apart
-    cells: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, Result]] = {}  # over seeds, each of them once
+@dataclass(frozen=True, eq=False)
+class _Cell:
+    """Runs that differ in their seed only, each seed once."""
+
+    rule: str
+    settings: Settings
+    runs: list[Result]
+
+
+def _cells(results: Iterable[Result]) -> list[_Cell]:
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, Result]] = {}
     for run in results:
         where = tuple(settings_of(run.experiment).items())
-        cells.setdefault((run.experiment.rule, where), {})[run.experiment.seed] = run
-    settings = [dict(where) for _, where in cells]
-    rows = list(dict.fromkeys(labels.get(rule, rule) for rule, _ in cells))
-    columns = sorted(dict.fromkeys(one["attack"] for one in settings), key=lambda attack: attack != NO_ATTACK)
-    names = [name for name in apart if name != "attack"]
-    choices = {name: list(dict.fromkeys(one.get(name, "") for one in settings)) for name in names}
-    if "epsilon" in choices:
-        choices["epsilon"] = [value for value in choices["epsilon"] if value]
-    rounds = _rounds(results, metric)
-    entries: list[Entry] = []
-    for (rule, _), one, runs in zip(cells, settings, cells.values(), strict=True):
-        # A run without an attack stands for all fractions of liars that its rule meets elsewhere.
-        meets = {where["epsilon"] for (other, _), where in zip(cells, settings, strict=True) if other == rule}
-        chosen = [
-            [k for k, value in enumerate(choices[name]) if value in meets]
-            if name == "epsilon" and not one[name]
-            else [choices[name].index(one.get(name, ""))]
-            for name in names
+        found.setdefault((run.experiment.rule, where), {})[run.experiment.seed] = run
+    return [_Cell(rule, dict(where), list(runs.values())) for (rule, where), runs in found.items()]
+
+
+def _matrix(metric: str, results: Sequence[Result], labels: Mapping[str, str]) -> Matrix:
+    cells, rounds = _cells(results), _rounds(results, metric)
+    rows = list(dict.fromkeys(labels.get(cell.rule, cell.rule) for cell in cells))
+    columns = sorted(dict.fromkeys(cell.settings["attack"] for cell in cells), key=lambda attack: attack != NO_ATTACK)
+    apart = Differences.among(run.experiment for run in results).apart
+    choices = {
+        name: [
+            value
+            for value in dict.fromkeys(cell.settings.get(name, "") for cell in cells)
+            if value or name != "epsilon"
         ]
-        place, seeds = (rows.index(labels.get(rule, rule)), columns.index(one["attack"])), list(runs.values())
-        entries += [_entry(*place, facets, seeds, metric, rounds) for facets in product(*chosen)]
-    entries = _applicable(entries)
-    filters = [Facet(name, [_choice(name, value) for value in values], {}) for name, values in choices.items()]
-    axes = [(metric, rounds)] * (len(filters[0].choices) if filters else 1)
-    plain = int(columns[0] == NO_ATTACK and len(columns) > 1)
-    title = (
-        f"{metric or 'result'} at the end, by rule and attack; {'more' if more_is_better(metric) else 'less'} is better"
+        for name in apart
+        if name != "attack"
+    }
+    entries = _applicable(
+        [
+            _entry(
+                rows.index(labels.get(cell.rule, cell.rule)),
+                columns.index(cell.settings["attack"]),
+                at,
+                cell,
+                metric,
+                rounds,
+            )
+            for cell in cells
+            for at in _places(cell, choices, cells)
+        ]
     )
-    return Matrix(title, [(rule, "") for rule in rows], columns, filters, axes, entries, _scale(metric, entries), plain)
+    facets = [Facet(name, [_choice(name, value) for value in values], {}) for name, values in choices.items()]
+    axes = [(metric, rounds)] * (len(facets[0].choices) if facets else 1)
+    plain = int(columns[0] == NO_ATTACK and len(columns) > 1)
+    better = "more" if more_is_better(metric) else "less"
+    title = f"{metric or 'result'} at the end, by rule and attack; {better} is better"
+    return Matrix(title, [(rule, "") for rule in rows], columns, facets, axes, entries, _scale(metric, entries), plain)
 
 
-def _entry(
-    row: int, column: int, facets: tuple[int, ...], runs: Sequence[Result], metric: str, rounds: Sequence[int]
-) -> Entry:
-    """A cell: the mean over its seeds, or a word where one of them has no number."""
-    ends = [run.end for run in runs]
+def _places(cell: _Cell, choices: Mapping[str, list[str]], cells: Iterable[_Cell]) -> list[tuple[int, ...]]:
+    """The numbers of the choices. Without an attack, a run stands for every epsilon that its rule meets elsewhere."""
+    chosen = []
+    for name, values in choices.items():
+        own = {cell.settings.get(name, "")}
+        if name == "epsilon" and own == {""}:
+            own = {other.settings["epsilon"] for other in cells if other.rule == cell.rule} - {""} or set(values)
+        chosen.append([k for k, value in enumerate(values) if value in own])
+    return list(product(*chosen))
+
+
+def _entry(row: int, column: int, facets: tuple[int, ...], cell: _Cell, metric: str, rounds: Sequence[int]) -> Entry:
+    """The mean over the seeds of a cell, or a word where one of them has no number."""
+    runs, ends = cell.runs, [run.end for run in cell.runs]
     numbers = [end for end in ends if end is not None and np.isfinite(end)]
     mark = "infeasible" if any(run.infeasible for run in runs) else "diverged" if len(numbers) < len(ends) else ""
     value = (float("nan"),) * 3 if mark else (float(np.mean(numbers)), min(numbers), max(numbers))
