@@ -48,7 +48,11 @@ def _chart(paper: Any, axes: Any, chart: Drawing) -> None:
             "color": colour,
             "linestyle": (0, tuple(map(float, style.dashes.split()))) if style.dashes else "solid",
         }
-        dots: dict[str, Any] = {"marker": MARKERS[style.marker], "markersize": 6, "markeredgecolor": "white"}
+        inside, edge = ("white", colour) if style.marker else (colour, "white")  # those of variants are hollow
+        dots: dict[str, Any] = {
+            **{"marker": MARKERS[style.marker], "markersize": 6},
+            **{"markerfacecolor": inside, "markeredgecolor": edge},
+        }
         axes.plot(line.x, line.mean, linewidth=1.6, **look)
         axes.plot(*line.marks.T, color=colour, linestyle="none", zorder=3, **dots)
         if line.has_band:
