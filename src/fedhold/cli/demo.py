@@ -272,12 +272,12 @@ def _ahead(found: Found) -> list[Block]:
     moved = {attack: _moved(found["mean", attack]) for attack in ATTACKS}
     hardest = max(ATTACKS, key=moved.__getitem__)
     rules = ", ".join(rule for rule in RULES if any(rule in behind[attack] for attack in mild))
-    by = " and ".join(f"{moved[attack]:.2g}" for attack in mild)
+    by, plain = (" and ".join(f"{_moved(found[rule, attack]):.2g}" for attack in mild) for rule in ("mean", "huber"))
     return [
         Paragraph(
-            f"Under {' and '.join(mild)} the mean is ahead of some of the robust rules ({rules}): these liars stay near the "
-            f"honest clients to go unnoticed, and so near they move the mean by only {by} in a round (under {hardest} it is "
-            f"{moved[hardest]:.2g}), which is less than a rule loses by clipping the honest with them."
+            f"Under {' and '.join(mild)} the mean is ahead of some of the robust rules ({rules}): these lies are small, and move "
+            f"the mean by only {by} in a round (under {hardest} it is {moved[hardest]:.2g}), but they are made against robust "
+            f"rules, and move huber by {plain}."
         )
     ]
 
