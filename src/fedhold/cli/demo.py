@@ -275,8 +275,8 @@ def _ahead(found: Found) -> list[Block]:
     by, plain = (" and ".join(f"{_moved(found[rule, attack]):.2g}" for attack in mild) for rule in ("mean", "huber"))
     return [
         Paragraph(
-            f"Under {' and '.join(mild)} the mean is ahead of some of the robust rules ({rules}): these lies are small, and move "
-            f"the mean by only {by} in a round (under {hardest} it is {moved[hardest]:.2g}), but they are made against robust "
+            f"Under {' and '.join(mild)} the mean is ahead of some of the robust rules ({rules}): these lies are small, and "
+            f"move the mean by only {by} in a round (under {hardest} it is {moved[hardest]:.2g}), but they are made against robust "
             f"rules, and move huber by {plain}."
         )
     ]
