@@ -276,8 +276,8 @@ def _ahead(found: Found) -> list[Block]:
     return [
         Paragraph(
             f"Under {' and '.join(mild)} the mean is ahead of some of the robust rules ({rules}): these lies are small, and "
-            f"move the mean by only {by} in a round (under {hardest} it is {moved[hardest]:.2g}), but they are made against robust "
-            f"rules, and move huber by {plain}."
+            f"move the mean by only {by} in a round (under {hardest} it is {moved[hardest]:.2g}), but they are made "
+            f"against robust rules, and move huber by {plain}."
         )
     ]
 
