@@ -33,11 +33,12 @@ from fedhold.lab.federation import Federated, Round, federate
 from fedhold.lab.hospitals import Ward, heart_disease
 from fedhold.lab.knowledge import Attack, Knowledge, Lies, needs_server, needs_thresholds
 from fedhold.lab.leaderboard import Place, Standings, write_arena
+from fedhold.lab.outcomes import Differences, matrices, where_of, worst_cases
 from fedhold.lab.partition import PARTITIONS, balanced, by_class, dirichlet, random_cuts
 from fedhold.lab.poisons import Poisoned, backdoor, label_flip, poisons_data
 from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
-from fedhold.lab.report import Panel, write_report
+from fedhold.lab.report import ANSWER, NAMED, PROVEN, Panel, panels_of, write_report
 from fedhold.lab.results import MissingResult, Result, Store, Verdict
 from fedhold.lab.runner import run, run_all, run_cells
 from fedhold.lab.scenarios import DATA, MODELS, Scenario, prepare
@@ -47,13 +48,17 @@ from fedhold.lab.torch_task import TorchTask
 from fedhold.lab.writers import Writer, femnist
 
 __all__ = [
+    "ANSWER",
     "ATTACKS",
     "DATA",
     "MODELS",
+    "NAMED",
     "PARTITIONS",
+    "PROVEN",
     "Arena",
     "Attack",
     "DataError",
+    "Differences",
     "Done",
     "Experiment",
     "Failed",
@@ -105,6 +110,7 @@ __all__ = [
     "label_flip",
     "liars",
     "load",
+    "matrices",
     "mimic",
     "min_max",
     "min_sum",
@@ -114,6 +120,7 @@ __all__ = [
     "non_finite",
     "optimal_alie",
     "optimal_ipm",
+    "panels_of",
     "poisons_data",
     "prepare",
     "random_cuts",
@@ -128,7 +135,9 @@ __all__ = [
     "sign_flip",
     "synthesized",
     "trimmed_mean_attack",
+    "where_of",
     "worst_case",
+    "worst_cases",
     "write_arena",
     "write_report",
     "write_start",
