@@ -198,7 +198,8 @@ def _summary(runs: int, verdicts: Sequence[Verdict]) -> str:
     summary = f"{runs} run{'s' * (runs != 1)}."
     if verdicts:
         counts = Counter(verdict.outcome for verdict in verdicts)
-        outcomes = f"{counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} undecided"
+        depend = f"{counts['depends']} depend, " * ("depends" in counts)
+        outcomes = f"{counts['holds']} hold, {counts['fails']} fail, {depend}{counts['undecided']} undecided"
         summary += f" Of {counts.total()} claims {outcomes}."
     return summary
 
