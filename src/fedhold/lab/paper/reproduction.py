@@ -121,7 +121,7 @@ def reproduce(
     for reading in READINGS.values() if readings else ():
         print_line(console, f"Reading: {reading.name} ({reading.value})")
         under = replace(plan, reading=reading)
-        run_all(begin(claims, under), store, jobs=jobs)
+        run_all(begin(claims, cache(store.find), under), store, jobs=jobs)
         _run_until_decided(claims, under, store, jobs)
     found = {result.experiment: result for result in results}
     tables = _measured(parts, jobs, quick, console)

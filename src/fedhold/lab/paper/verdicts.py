@@ -78,15 +78,23 @@ def judged(claim: Claim, results: Results, plan: Plan, readings: Iterable[Readin
             others[reading.name] = UNTOUCHED
             continue
         evidence = claim.test(Measurements(results, under))
-        others[reading.name] = outcome(evidence) if all(one.values for one in evidence) else NOT_RUN
+        others[reading.name] = outcome(evidence)
+        if others[reading.name] == "undecided" and not all(one.values for one in evidence):
+            others[reading.name] = NOT_RUN
         if {others[reading.name], main.outcome} == {"holds", "fails"}:
             why[reading.name] = shown(evidence, TOLD)
     return Judged(claim, main, others, why)
 
 
-def begin(claims: Sequence[Claim], plan: Plan) -> list[Experiment]:
-    """The runs that these claims are first judged on under the plan's reading; none for claims that do not hang on it."""
-    return list(dict.fromkeys(run for claim in claims if hangs_on(claim, plan) for run in first_runs(claim, plan)))
+def begin(claims: Sequence[Claim], results: Results, plan: Plan) -> list[Experiment]:
+    """The runs that these claims are first judged on under the plan's reading.
+
+    There are none for a claim that does not hang on the reading, and none for one that fails by what is there already: one
+    comparison against it is enough, and most comparisons are those of the main reading.
+    """
+    of = Measurements(results, plan)
+    asked = [claim for claim in claims if hangs_on(claim, plan) and outcome(claim.test(of)) == "undecided"]
+    return list(dict.fromkeys(run for claim in asked for run in first_runs(claim, plan)))
 
 
 def go_on(claims: Sequence[Claim], results: Results, plan: Plan) -> list[Experiment]:
