@@ -124,12 +124,11 @@ def reproduce(
         run_all(begin(claims, cache(store.find), under), store, jobs=jobs)
         _run_until_decided(claims, under, store, jobs)
     found = {result.experiment: result for result in results}
-    tables = _measured(parts, jobs, quick, console)
-    every = _judged(claims, store, plan)
-    if every:
-        tables += [readings_table(), by_reading(every), by_words(claims, cache(store.find), plan)]
+    measured, every = _measured(parts, jobs, quick, console), _judged(claims, store, plan)
+    on_readings = [by_reading(every)] if every else []
+    on_words = [readings_table(), by_words(claims, cache(store.find), plan)] if every else []
     verdicts = [one.verdict for one in every]
-    for table in tables:
+    for table in [*measured, *(on_readings if readings else [])]:
         console.print(_printed(table))
     if verdicts:
         console.print(claims_table(verdicts))
@@ -140,7 +139,7 @@ def reproduce(
         about=ABOUT,
         verdicts=verdicts,
         reading=READING,
-        tables=tables,
+        tables=[*measured, *on_readings, *on_words],
         panels=_panels(figures, plan, found),
     )
     print_line(console, f"Report: {path}")

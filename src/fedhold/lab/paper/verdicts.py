@@ -108,8 +108,7 @@ def by_reading(verdicts: Sequence[Judged]) -> Table:
     """Claims by readings."""
     names = list(verdicts[0].others)
     rows = [(one.claim.says, one.outcome, one.main.outcome, *one.others.values()) for one in verdicts]
-    title = "Claims by reading: empty where a reading changes nothing that the claim is tested on"
-    return Table(title, ("claim", "together", "main", *names), rows)
+    return Table("Claims by reading (empty: it changes nothing there)", ("claim", "together", "main", *names), rows)
 
 
 def by_words(claims: Sequence[Claim], results: Results, plan: Plan) -> Table:
@@ -121,5 +120,4 @@ def by_words(claims: Sequence[Claim], results: Results, plan: Plan) -> Table:
         others = [judge(claim, Measurements(results, plan, replace(WORDS, **{w: v}))).outcome for w, v in moved]
         rows.append((claim.says, usual, *("" if other == usual else other for other in others)))
     header = ("claim", "as read", *(f"{word} {value:g}" for word, value in moved))
-    usual_words = ", ".join(f"{word} {value:g}" for word, value in vars(WORDS).items())
-    return Table(f"Claims by what words mean ({usual_words}): empty where the verdict stays", header, rows)
+    return Table("Claims by what words mean (empty: the verdict stays)", header, rows)
