@@ -188,21 +188,36 @@ def test_a_reading_against_the_letter_makes_nothing_depend():
     assert Judged(claim, replace(main, outcome="undecided"), {"longer": "holds"}, {}).outcome == "undecided"
 
 
+def wobbling(count, wide, middle=0.85):
+    """Results of so many seeds in which every run makes the same progress, but wobbles under one attack."""
+
+    def results(run):
+        wobble = 0.3 * (-1) ** run.seed if run.attack == wide else 0.001 * run.seed
+        return None if run.seed >= count else made(run, middle + wobble)
+
+    return results
+
+
 def test_seeds_are_spent_where_a_comparison_is_open():
     claim = next(claim for claim in CLAIMS if claim.says.startswith("Krum works relatively well"))
-
-    def with_seeds(count, wide):
-        return lambda run: (
-            None
-            if run.seed >= count
-            else made(run, 0.85 + (0.3 * (-1) ** run.seed if run.attack == wide else 0.001 * run.seed))
-        )
-
-    more = next_runs(claim, Measurements(with_seeds(2, "trimmed_mean_attack"), PLAN))
+    more = next_runs(claim, Measurements(wobbling(2, "trimmed_mean_attack"), PLAN))
     assert {run.attack for run in more} == {"trimmed_mean_attack", None}
     assert {run.seed for run in more} == {0, 1, 2}
-    assert next_runs(claim, Measurements(with_seeds(2, None), PLAN)) == [], "decided"
-    assert next_runs(claim, Measurements(with_seeds(PLAN.most_mnist, "trimmed_mean_attack"), PLAN)) == [], "all spent"
+    assert next_runs(claim, Measurements(wobbling(2, None), PLAN)) == [], "decided"
+    spent = wobbling(PLAN.most_mnist, "trimmed_mean_attack")
+    assert next_runs(claim, Measurements(spent, PLAN)) == [], "all spent"
+
+
+def test_what_leans_against_a_claim_gets_its_seeds_first():
+    claim = next(claim for claim in CLAIMS if claim.says.startswith("Krum works relatively well"))
+    results = wobbling(1, None)
+    every = {run.attack for run in next_runs(claim, Measurements(results, PLAN))}
+    assert every == {None, "sign_flip", "trimmed_mean_attack", "huber_attack"}
+
+    def low(run):
+        return made(run, 0.7) if run.attack == "sign_flip" and run.seed == 0 else results(run)
+
+    assert {run.attack for run in next_runs(claim, Measurements(low, PLAN))} == {None, "sign_flip"}
 
 
 def test_the_tables_have_a_row_for_every_claim():

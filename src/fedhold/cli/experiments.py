@@ -47,7 +47,7 @@ def run(
 def reproduce(
     what: Annotated[list[str], Argument("fig1 ... fig5, table1, theory, or all.")],
     seeds: Annotated[int | None, Option("Seeds for synthesized data to begin with; 3 unless given.")] = None,
-    mnist_seeds: Annotated[int | None, Option("Seeds for MNIST to begin with; 2 unless given.")] = None,
+    mnist_seeds: Annotated[int | None, Option("Seeds for MNIST to begin with; 1 unless given.")] = None,
     jobs: Annotated[int, Option("Processes to run at once.")] = 2,
     quick: Annotated[bool, Option("One seed, few rounds: to see that it works.", "--quick")] = False,
     readings: Annotated[

@@ -93,7 +93,7 @@ def reproduce(
 
     what         some of fig1 to fig5, table1, theory; or all
     seeds        how many to begin with for synthesized data, 3 by default; with `quick` 1
-    mnist_seeds  how many to begin with for MNIST, 2 by default; with `quick` 1
+    mnist_seeds  how many to begin with for MNIST, 1 by default
     jobs         how many processes to run at once
     quick        few rounds on MNIST too, no more seeds than that, and less effort for table1 and theory: to see that it works,
                  not to conclude
