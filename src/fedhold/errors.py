@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from numbers import Integral, Real
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 __all__ = [
     "FEWER",
@@ -20,6 +20,7 @@ __all__ = [
     "unknown",
     "visible",
     "well_typed",
+    "word_among",
 ]
 
 FEWER = "Lower f, or gather more clients."  # the remedy where a bound on m in terms of f fails
@@ -69,11 +70,14 @@ def positive(value: object, name: str, *, zero: bool = False, infinite: bool = F
 
 
 def well_typed(function: Callable[..., Any], name: str, value: object) -> None:
-    """Raise unless `value` fits a parameter of `function` that is annotated as an integer or a number, or may be None.
+    """Raise unless `value` fits a parameter of `function` that is annotated as an integer, a number or a word, or may be None.
 
     It is for values from a spec or a file, so that a mistake shows before the function is called, which may be hours later.
     """
     hint = _hints(function).get(name)
+    if get_origin(hint) is Literal:
+        word_among(value, name, get_args(hint))
+        return
     kinds = get_args(hint) or (hint,)
     if value is None and type(None) in kinds:
         return
@@ -90,6 +94,12 @@ def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
         return get_type_hints(function)
     except Exception:  # A user's function may be annotated with anything, also with names that do not exist.
         return {}
+
+
+def word_among(value: object, name: str, words: Sequence[str]) -> None:
+    """Raise a ValueError unless `value` is one of the words that the parameter `name` may be."""
+    if value not in words:
+        raise ValueError(unknown(f"value for {name}:", str(value), words))
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

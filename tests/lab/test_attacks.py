@@ -55,6 +55,19 @@ def literal_krum_attack(G, byzantine):
         step /= 2
 
 
+def literal_largest_krum_attack(G, byzantine):
+    """The largest lambda that Krum follows: of 4,000 that grow by 1 % each, the last one before it stops following."""
+    g, liars = literal_mean(G), np.flatnonzero(byzantine)
+    largest = None
+    for step in 1e-4 * 1.01 ** np.arange(4000):
+        X = G.copy()
+        X[liars] = g - step * np.sign(g)
+        if np.argmin(oracles.krum_scores(X, len(liars))) not in liars:
+            return largest
+        largest = step
+    return largest
+
+
 def literal_trimmed_mean_attack(G, byzantine):
     s = np.sign(literal_mean(G))
     row = [max(G[:, j]) if s[j] == -1 else min(G[:, j]) if s[j] == 1 else 0.0 for j in range(G.shape[1])]
@@ -109,6 +122,72 @@ def test_huber_attack_is_the_formula(federation):
     T = rng.uniform(0.1, 2, len(G))
     sent = huber_attack(Knowledge(G, byzantine, rng, T))
     np.testing.assert_allclose(sent, literal_huber_attack(G, byzantine, T), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_krum_attack_finds_the_largest_step(seed):
+    rng = np.random.default_rng(seed)
+    G = rng.standard_normal(20) + rng.standard_normal((13, 20)) * 10.0 ** rng.uniform(-2, 0.5)
+    byzantine = np.arange(13) < rng.integers(1, 6)
+    knowledge = Knowledge(G, byzantine, rng)
+    step = np.abs(krum_attack(knowledge, search="largest")[0] - knowledge.mean).max()
+    assert step == pytest.approx(literal_largest_krum_attack(G, byzantine), rel=0.012)
+    assert step >= np.abs(krum_attack(knowledge)[0] - knowledge.mean).max() * (1 - 1e-12)
+
+
+def test_the_largest_step_is_sought_only_where_there_is_one():
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="m >= 2f \\+ 2"):
+        krum_attack(Knowledge(rng.standard_normal((9, 3)), np.arange(9) < 4, rng), search="largest")
+    still = Knowledge(np.zeros((9, 3)), np.arange(9) < 2, rng)  # no sign to move against
+    assert not krum_attack(still, search="largest").any()
+    apart = Knowledge(1 + 1e-9 * rng.standard_normal((9, 3)), np.arange(9) < 2, rng)  # nobody follows above `stop`
+    np.testing.assert_array_equal(krum_attack(apart, search="largest"), krum_attack(apart))
+
+
+@settings(deadline=None)
+@given(federations())
+def test_huber_attack_from_the_mean_is_the_formula(federation):
+    G, byzantine, rng = federation
+    T, g, d = rng.uniform(0.1, 2, len(G)), literal_mean(G), G.shape[1]
+    expected = [[g[j] - np.sign(g[j]) * T[i] / np.sqrt(d) for j in range(d)] for i in np.flatnonzero(byzantine)]
+    sent = huber_attack(Knowledge(G, byzantine, rng, T), start="mean")
+    np.testing.assert_allclose(sent, expected, rtol=1e-12, atol=1e-12)
+
+
+@settings(deadline=None)
+@given(federations())
+def test_liars_that_know_their_own_gradients_alone(federation):
+    """What the truthful would send changes no lie, but for the length that Krum allows."""
+    G, byzantine, rng = federation
+    T, own = rng.uniform(0.1, 2, len(G)), G[byzantine]
+    everyone = np.full(len(own), True)
+    knowledge = Knowledge(G, byzantine, rng, T)
+    np.testing.assert_array_equal(
+        trimmed_mean_attack(knowledge, knows="own"), literal_trimmed_mean_attack(own, everyone)
+    )
+    expected = literal_huber_attack(own, everyone, T[byzantine])
+    np.testing.assert_allclose(huber_attack(knowledge, knows="own"), expected, rtol=1e-12, atol=1e-12)
+    g = literal_mean(own)
+    lie = krum_attack(knowledge, knows="own")[0]
+    lengths = np.abs(lie - g)[g != 0]
+    np.testing.assert_allclose(lengths, lengths[:1].repeat(len(lengths)), rtol=1e-6, atol=1e-9)
+    assert (lie[g == 0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("attack", "given"),
+    [
+        (krum_attack, {"search": "longest"}),
+        (krum_attack, {"knows": "nothing"}),
+        (trimmed_mean_attack, {"knows": "nothing"}),
+        (huber_attack, {"start": "there"}),
+    ],
+)
+def test_an_unknown_word_lists_the_known_ones(attack, given):
+    knowledge = Knowledge(np.ones((6, 2)), np.arange(6) < 1, np.random.default_rng(0), np.ones(6))
+    with pytest.raises(ValueError, match=r"unknown value for .* Known: "):
+        attack(knowledge, **given)
 
 
 def test_krum_attack_finds_every_step_length():

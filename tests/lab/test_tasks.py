@@ -175,6 +175,9 @@ def test_regression_is_the_formula(cut):
     mean_square = sum((data.inputs[j] @ w - data.targets[j]) ** 2 for j in range(60)) / 60
     assert task.evaluate(w) == pytest.approx({"rmse": mean_square**0.5, "loss": mean_square / 2})
     assert (task.d, task.initial(np.random.default_rng(0)).tolist()) == (5, [0] * 5)
+    whole = LinearRegression(data, factor=1.0)  # without the 1/2: gradients are twice as long, rmse is what it was
+    np.testing.assert_allclose(whole.gradients(w, shard(data, parts)), 2 * np.array(expected), rtol=1e-12)
+    assert whole.evaluate(w) == pytest.approx({"rmse": mean_square**0.5, "loss": mean_square})
 
 
 @settings(deadline=None, max_examples=40)

@@ -7,10 +7,18 @@ import numpy as np
 import pytest
 
 from fedhold import bounds
-from fedhold.lab import MissingResult, Result, Store
+from fedhold.lab import Result
 from fedhold.lab.paper import CLAIMS, FIGURES, METHODS, Measurements, Plan, judge, reproduce, table1, theory
-from fedhold.lab.paper.claims import SUBFIGURES
-from fedhold.lab.paper.figures import AUTOMATIC_T, BASELINES, PAPER_T, attack_free, baseline_rules, experiments
+from fedhold.lab.paper.claims import first_runs
+from fedhold.lab.paper.figures import (
+    AUTOMATIC_T,
+    BASELINES,
+    PAPER_T,
+    SUBFIGURES,
+    attack_free,
+    baseline_rules,
+    experiments,
+)
 from fedhold.lab.paper.reproduction import PARTS, parts_named
 
 PLAN = Plan()
@@ -20,7 +28,7 @@ ALL = [run for figure in FIGURES for run in experiments(figure, PLAN)]
 
 
 @pytest.mark.parametrize(
-    ("figure", "panels", "seeds"), [("fig1", 4, 5), ("fig2", 4, 3), ("fig3", 4, 3), ("fig5", 4, 5)]
+    ("figure", "panels", "seeds"), [("fig1", 4, 3), ("fig2", 4, 1), ("fig3", 4, 1), ("fig5", 2, 3)]
 )
 def test_so_many_runs(figure, panels, seeds):
     liars = [run for run in experiments(figure, PLAN) if run.attack is not None]
@@ -30,11 +38,11 @@ def test_so_many_runs(figure, panels, seeds):
 
 def test_figure_4_has_one_panel_of_each_data():
     liars = Counter(run.data for run in experiments("fig4", PLAN) if run.attack is not None)
-    assert liars == {"synthesized": 7 * 5, "mnist": 7 * 3}
+    assert liars == {"synthesized": 7 * 3, "mnist": 7 * 1}
 
 
-def test_the_budget_counts_189_runs_on_mnist():
-    assert len({run for run in ALL if run.data == "mnist" and run.attack is not None}) == 189
+def test_the_budget_counts_63_runs_on_mnist():
+    assert len({run for run in ALL if run.data == "mnist" and run.attack is not None}) == 63
 
 
 def test_regression_is_as_in_section_7_1():
@@ -66,7 +74,7 @@ def test_the_attacks_of_every_figure():
     attacks = {figure: [subfigure.attack for subfigure in FIGURES[figure]] for figure in FIGURES}
     assert attacks["fig1"] == attacks["fig2"] == attacks["fig3"] == four
     assert attacks["fig4"] == ["huber_attack"] * 2
-    assert attacks["fig5"] == ["krum_attack", "trimmed_mean_attack"] * 2
+    assert attacks["fig5"] == ["krum_attack", "trimmed_mean_attack"]
 
 
 def test_figure_4_is_unbalanced_and_the_rest_is_not():
@@ -74,8 +82,8 @@ def test_figure_4_is_unbalanced_and_the_rest_is_not():
     assert {s.partition for figure in FIGURES for s in FIGURES[figure] if figure != "fig4"} == {"balanced"}
 
 
-def test_figure_5_reads_its_number_as_variance_and_as_deviation():
-    assert [s.variance for s in FIGURES["fig5"]] == [0.2, 0.2, pytest.approx(0.2**2), pytest.approx(0.2**2)]
+def test_figure_5_reads_its_number_as_variance():
+    assert {dict(run.options)["variance"] for run in experiments("fig5", PLAN) if run.attack} == {0.2}
 
 
 def test_baselines_know_the_number_of_liars():
@@ -121,8 +129,10 @@ def test_quick_is_the_same_with_less():
     quick = Plan.of(quick=True)
     assert (quick.seeds, quick.mnist_seeds) == ((0,), (0,))
     assert quick.mnist_rounds < PLAN.mnist_rounds
+    assert (quick.most, quick.most_mnist) == (1, 1), "no seeds are added"
     assert Plan.of(2, 4, quick=True).seeds == (0, 1)
     assert Plan.of(2, 4).mnist_seeds == (0, 1, 2, 3)
+    assert Plan.of(50, 1).most == 50
     with pytest.raises(ValueError, match="at least 1"):
         Plan.of(0)
 
@@ -133,10 +143,11 @@ PERFECT = {"mean": 1.0, "krum": 0.2, "median_of_means": 0.85, "median": 0.9, "tr
 FREE = {"rmse": (7.0, 1.0), "accuracy": (0.1, 0.9)}  # start and end of the run without liars
 
 
-def made_up(progress, plan=PLAN, noise=0.001):
+def made_up(progress, plan=PLAN, noise=0.001, seeds=5):
     """Results whose runs make the given progress: a function of (name of the subfigure, label)."""
     table = {}
     rng = np.random.default_rng(0)
+    plan = plan.with_seeds(seeds)
     for subfigure in SUBFIGURES.values():
         start, end = FREE[subfigure.metric]
         for run in attack_free(subfigure, plan):
@@ -145,15 +156,15 @@ def made_up(progress, plan=PLAN, noise=0.001):
             for run in subfigure.curve(label, plan):
                 reached = progress(subfigure.name, label) + noise * rng.standard_normal()
                 table[run] = _result(run, subfigure.metric, start, start + reached * (end - start))
-    return table.__getitem__
+    return table.get
 
 
 def _result(run, metric, start, end):
     return Result(run, {metric: [start] + [end] * (run.rounds - 1)}, [], None, 0.0, {})
 
 
-def verdicts(progress, plan=PLAN):
-    of = Measurements(made_up(progress, plan), plan)
+def verdicts(progress, plan=PLAN, seeds=5):
+    of = Measurements(made_up(progress, plan, seeds=seeds), plan)
     return {claim.says: judge(claim, of) for claim in CLAIMS}
 
 
@@ -163,9 +174,11 @@ def find(told, start):
 
 def test_progress_is_what_it_says():
     of = Measurements(made_up(lambda *_: 0.25, noise=0.0), PLAN)
-    assert of.progress("fig1a", "median").tolist() == pytest.approx([0.25] * 5)
-    assert of.progress("fig2a", "median").tolist() == pytest.approx([0.25] * 3)
-    assert of.lead("fig1a", PAPER_T, "krum").tolist() == pytest.approx([0.0] * 5)
+    for name, most in (("fig1a", PLAN.most), ("fig2a", PLAN.most_mnist)):
+        five_seeds = [0.25] * 5 + [np.nan] * (most - 5)
+        assert of.progress(name, "median").tolist() == pytest.approx(five_seeds, nan_ok=True)
+        assert of.lead(name, PAPER_T, "krum")[:5].tolist() == pytest.approx([0.0] * 5)
+        assert len(of.above(name, "median", 0.2).values) == 5
 
 
 def test_a_run_that_left_the_numbers_has_lost():
@@ -174,7 +187,7 @@ def test_a_run_that_left_the_numbers_has_lost():
     gone = Result(lost, {"rmse": [7.0] + [None] * (lost.rounds - 1)}, [], None, 0.0, {})
     of = Measurements(lambda run: gone if run == lost else results(run), PLAN)
     assert of.progress("fig1a", "mean")[0] == -np.inf
-    assert of.lead("fig1a", "mean", "mean").tolist() == [0.0] * 5
+    assert of.lead("fig1a", "mean", "mean")[:5].tolist() == [0.0] * 5
 
 
 def test_a_world_like_the_papers_lets_its_sentences_hold():
@@ -200,15 +213,10 @@ def test_one_method_better_in_one_panel_is_enough_to_fail():
 
 
 def test_one_seed_leaves_all_measured_claims_undecided():
-    told = verdicts(lambda _, label: PERFECT.get(label, 0.97), Plan.of(quick=True))
+    told = verdicts(lambda _, label: PERFECT.get(label, 0.97), Plan.of(quick=True), seeds=1)
     exact = find(told, "The ratio of samples")
     assert exact.outcome == "fails"
     assert {verdict.outcome for verdict in told.values() if verdict is not exact} == {"undecided"}
-
-
-def test_a_claim_over_results_that_are_not_there_is_an_error(tmp_path):
-    with pytest.raises(MissingResult):
-        judge(CLAIMS[0], Measurements(Store(tmp_path).get, PLAN))
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.says)
@@ -221,7 +229,9 @@ def test_a_claim_needs_no_runs_but_those_of_its_figures(claim):
         return results(run)
 
     judge(claim, Measurements(recorded, PLAN))
-    assert set(asked) <= {run for figure in claim.needs for run in experiments(figure, PLAN)}
+    assert set(asked) <= {run for figure in claim.needs for run in experiments(figure, PLAN.widest)}
+    first = set(first_runs(claim, PLAN))
+    assert first == {run for run in asked if run.seed in PLAN.seeds_for(run.data)}, "its curves are all it asks for"
     assert "7." in claim.where or "not in the paper" in claim.where
 
 

@@ -48,10 +48,13 @@ def run(
 
 def reproduce(
     what: Annotated[list[str], Argument("fig1 ... fig5, table1, theory, or all.")],
-    seeds: Annotated[int | None, Option("Seeds for synthesized data; 5 unless given.")] = None,
-    mnist_seeds: Annotated[int | None, Option("Seeds for MNIST; 3 unless given.")] = None,
+    seeds: Annotated[int | None, Option("Seeds for synthesized data to begin with; 3 unless given.")] = None,
+    mnist_seeds: Annotated[int | None, Option("Seeds for MNIST to begin with; 1 unless given.")] = None,
     jobs: Annotated[int, Option("Processes to run at once.")] = 2,
     quick: Annotated[bool, Option("One seed, few rounds: to see that it works.", "--quick")] = False,
+    readings: Annotated[
+        bool, Option("Also the other readings of what the paper leaves open: a night.", "--readings")
+    ] = False,
     out: Annotated[Path, Option("Where results and report go; found again next time.")] = Path("reproduction"),
 ) -> None:
     """The paper's figures, its Table 1, its theory, and a verdict on each of its claims."""
@@ -59,7 +62,7 @@ def reproduce(
     from fedhold.lab.paper import reproduce as reproduce_paper
 
     with usage_errors(DataError, MissingResult):
-        reproduce_paper(what, seeds=seeds, mnist_seeds=mnist_seeds, jobs=jobs, quick=quick, out=out)
+        reproduce_paper(what, seeds=seeds, mnist_seeds=mnist_seeds, jobs=jobs, quick=quick, readings=readings, out=out)
 
 
 def report(

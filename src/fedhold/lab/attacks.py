@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedhold.errors import integer, positive, require
+from fedhold.errors import integer, positive, require, word_among
 from fedhold.kernels import Floats, Matrix, Vector
 from fedhold.lab.knowledge import Attack, Knowledge, Lies, needs_thresholds
 from fedhold.lab.poisons import backdoor, label_flip
 from fedhold.lab.searches import optimal_alie, optimal_ipm, worst_case
 
+GAP = 1e-3  # krum_attack's "largest" lambda is this close to one that Krum no longer follows, in parts of it
 COLUMNS = 1024  # columns that are read together: those of some hundred clients stay in the cache
 
 
@@ -35,16 +36,27 @@ def sign_flip(knowledge: Knowledge) -> Floats:
     return -knowledge.honest[knowledge.byzantine]
 
 
-def krum_attack(knowledge: Knowledge, *, start: float = 1.0, stop: float = 1e-4) -> Floats:
+def krum_attack(
+    knowledge: Knowledge,
+    *,
+    start: float = 1.0,
+    stop: float = 1e-4,
+    search: Literal["halving", "largest"] = "halving",
+    knows: Literal["all", "own"] = "all",
+) -> Floats:
     """KA: all liars sit together as far from g_0, against its sign, as Krum still chooses one of them.
 
     X_i = g_0 - lambda s, lambda = start, start/2, start/4, ... until Krum (with the true f) chooses a liar or
     lambda < stop; in the latter case that last lambda is sent untried.
 
-    start  the first lambda; a larger one lets the liars begin farther out
-    stop   the search ends below this lambda
+    start   the first lambda; a larger one lets the liars begin farther out
+    stop    the search ends below this lambda
+    search  "largest" goes on from the lambda that halving finds, to the largest one: lambda doubles until Krum no longer
+            follows, and the gap is then halved until it is a thousandth of lambda
+    knows   "own" makes g_0 and s of the liars' own gradients alone; whether Krum follows is still known
 
-    Needs m >= f + 3 (Krum's m - f - 2 neighbours), start > 0 and stop > 0.  Paper, section 7; Fang et al. 2020.
+    Needs m >= f + 3 (Krum's m - f - 2 neighbours), start > 0 and stop > 0; "largest" needs m >= 2f + 2, since half of the
+    clients would lead Krum anywhere.  Paper, section 7; Fang et al. 2020.
 
     >>> honest = np.random.default_rng(0).normal(1.0, 1.0, (8, 50))
     >>> knowledge = Knowledge(honest, np.arange(8) < 2, np.random.default_rng(0))
@@ -54,38 +66,56 @@ def krum_attack(knowledge: Knowledge, *, start: float = 1.0, stop: float = 1e-4)
     m, f = knowledge.m, knowledge.f
     require(m >= f + 3, "krum_attack", needs="m >= f + 3", remedy="Use fewer liars or more clients.", m=m, f=f)
     start, stop = positive(start, "krum_attack's start"), positive(stop, "krum_attack's stop")
+    word_among(search, "search", ("halving", "largest"))
+    if search == "largest":
+        require(m >= 2 * f + 2, "krum_attack", needs="m >= 2f + 2", remedy="Use search='halving'.", m=m, f=f)
     if f == 0:
         return knowledge.honest[:0]
-    krum_chooses_liar = _krum_probe(knowledge)
+    seen = knowledge.limited(knows)
+    krum_chooses_liar = _krum_probe(knowledge, seen.mean, seen.sign)
     step = start
     while step >= stop and not krum_chooses_liar(step):
         step /= 2
-    return knowledge.to_all(knowledge.mean - knowledge.honest.dtype.type(step) * knowledge.sign)
+    if search == "largest" and step >= stop and seen.sign.any():  # without a sign, no lambda moves anyone
+        step = _largest(krum_chooses_liar, step)
+    return knowledge.to_all(seen.mean - knowledge.honest.dtype.type(step) * seen.sign)
 
 
-def trimmed_mean_attack(knowledge: Knowledge) -> Floats:
+def trimmed_mean_attack(knowledge: Knowledge, *, knows: Literal["all", "own"] = "all") -> Floats:
     """TMA: every liar sends, coordinate by coordinate, the honest extreme that points against g_0.
 
     X_ij = max_k G_kj where s_j = -1, min_k G_kj where s_j = 1 (k over all m clients), 0 where s_j = 0.
+
+    knows  "own" makes s and the extremes of the liars' own gradients alone
+
     Paper, section 7; Fang et al. 2020, who draw at random beyond the extreme so that the liars differ.
 
     >>> honest = np.array([[1.0, -2.0], [3.0, -2.0], [2.0, -5.0]])
     >>> trimmed_mean_attack(Knowledge(honest, np.array([True, False, False]), np.random.default_rng(0)))
     array([[ 1., -2.]])
     """
-    row = np.zeros_like(knowledge.sign)
+    if knowledge.f == 0:
+        return knowledge.honest[:0]
+    seen = knowledge.limited(knows)
+    row = np.zeros_like(seen.sign)
     for columns in _column_blocks(row.size):  # max() leaves them in the cache for min()
-        block, sign = knowledge.honest[:, columns], knowledge.sign[columns]
+        block, sign = seen.honest[:, columns], seen.sign[columns]
         row[columns] = np.where(sign < 0, block.max(axis=0), block.min(axis=0))
-    row[knowledge.sign == 0] = 0
+    row[seen.sign == 0] = 0
     return knowledge.to_all(row)
 
 
 @needs_thresholds
-def huber_attack(knowledge: Knowledge) -> Floats:
+def huber_attack(
+    knowledge: Knowledge, *, start: Literal["own", "mean"] = "own", knows: Literal["all", "own"] = "all"
+) -> Floats:
     """HLMA: every liar moves its own gradient by its threshold, against the sign of g_0.
 
     X_ij = G_ij - s_j T_i / sqrt(d).
+
+    start  where the liars start from: "own" is each one's own gradient G_i, "mean" is g_0 for all of them
+    knows  "own" makes g_0 and s of the liars' own gradients alone
+
     Needs `knowledge.thresholds`.  Paper, section 7, with T_i where the thresholds differ.
 
     >>> known = Knowledge(np.ones((3, 4)), np.arange(3) < 1, np.random.default_rng(0), thresholds=np.full(3, 0.5))
@@ -94,10 +124,16 @@ def huber_attack(knowledge: Knowledge) -> Floats:
     """
     if knowledge.thresholds is None:
         raise ValueError("huber_attack needs the server's thresholds. Pass Knowledge(..., thresholds=np.full(m, T)).")
+    word_among(start, "start", ("own", "mean"))
     moved: Floats = knowledge.honest[knowledge.byzantine]
+    if knowledge.f == 0:
+        return moved
+    seen = knowledge.limited(knows)
+    if start == "mean":
+        moved[:] = seen.mean
     lengths = knowledge.thresholds[knowledge.byzantine] / np.sqrt(moved.shape[1])
     for row, length in zip(moved, lengths.astype(moved.dtype), strict=True):
-        row -= length * knowledge.sign
+        row -= length * seen.sign
     return moved
 
 
@@ -289,20 +325,31 @@ def _column_blocks(d: int) -> list[slice]:
     return [slice(a, a + COLUMNS) for a in range(0, d, COLUMNS)]
 
 
-def _krum_probe(knowledge: Knowledge) -> Callable[[float], bool]:
-    """Whether Krum chooses a liar when all f of them sit at g_0 - lambda s, as a function of lambda.
+def _largest(follows: Callable[[float], bool], step: float) -> float:
+    """The largest lambda that Krum follows, from one that it follows; it is taken to follow every smaller one, too."""
+    beyond = 2 * step
+    while follows(beyond):
+        step, beyond = beyond, 2 * beyond
+    while beyond - step > GAP * step:
+        middle = (step + beyond) / 2
+        step, beyond = (middle, beyond) if follows(middle) else (step, middle)
+    return step
+
+
+def _krum_probe(knowledge: Knowledge, centre: Floats, sign: Floats) -> Callable[[float], bool]:
+    """Whether Krum chooses a liar when all f of them sit at g_0 - lambda s, as a function of lambda; g_0 is the centre.
 
     With Y_i = G_i - g_0, the squared distance of the truthful client i to every liar is |Y_i|^2 + 2 lambda <Y_i, s> +
     lambda^2 |s|^2: three numbers per client, so that one set of truthful distances serves every lambda. Liars are at
     distance 0 of each other.
     """
     m, f, k = knowledge.m, knowledge.f, knowledge.m - knowledge.f - 2
-    seen = _seen_from(knowledge.mean, knowledge.sign, knowledge)
+    seen = _seen_from(centre, sign, knowledge)
     np.fill_diagonal(seen.pairs, np.inf)  # a client is no neighbour of itself
     nearest = np.sort(seen.pairs, axis=1)[:, :-1]
     sums = np.zeros(seen.pairs.shape)  # sums[i, j]: client i's j smallest distances, summed
     np.cumsum(nearest, axis=1, out=sums[:, 1:])
-    signs = np.count_nonzero(knowledge.sign)  # |s|^2
+    signs = np.count_nonzero(sign)  # |s|^2
 
     def chooses_liar(step: float) -> bool:
         to_liars = seen.squares + 2 * step * seen.along + step**2 * signs

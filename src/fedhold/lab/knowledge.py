@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.errors import require
+from fedhold.errors import require, word_among
 from fedhold.kernels import Floats, Vector
 
 Attack = Callable[..., Any]
@@ -101,6 +101,19 @@ class Knowledge:
         """s = sign(g_0), with sign(0) = 0."""
         sign: Floats = np.sign(self.mean)
         return sign
+
+    def limited(self, knows: str) -> Knowledge:
+        """The same for liars that see less.
+
+        knows  "all": what all m clients would send; "own": only what the liars themselves would, as if there were no others
+        """
+        word_among(knows, "knows", ("all", "own"))
+        if knows == "all":
+            return self
+        own = self.byzantine
+        thresholds = None if self.thresholds is None else self.thresholds[own]
+        samples = None if self.samples is None else self.samples[own]
+        return Knowledge(self.honest[own], own[own], self.rng, thresholds, samples)
 
     @property
     def claims(self) -> Vector:

@@ -239,7 +239,8 @@ def _summary(results: Sequence[Result], verdicts: Sequence[Verdict], apart: Diff
         summary += f" All of them: {', '.join(apart.common)}."
     if verdicts:
         counts = Counter(verdict.outcome for verdict in verdicts)
-        outcomes = f"{counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} undecided"
+        depend = f"{counts['depends']} depend, " * ("depends" in counts)
+        outcomes = f"{counts['holds']} hold, {counts['fails']} fail, {depend}{counts['undecided']} undecided"
         summary += f" Of {counts.total()} claims {outcomes}."
     return summary
 

@@ -78,7 +78,7 @@ class Verdict:
 
     says     the claim, a sentence
     where    its source
-    outcome  holds, fails or undecided
+    outcome  holds, fails, depends (on how the source is read) or undecided
     numbers  how the claim was read, and the comparisons that decided
     quoted   whether the sentence is the source's own, and not ours
     """

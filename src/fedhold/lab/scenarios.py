@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.errors import integer, require
+from fedhold.errors import integer, positive, require
 from fedhold.lab import datasets, hospitals, writers
 from fedhold.lab.datasets import Samples
 from fedhold.lab.partition import PARTITIONS, Indices, Labels
@@ -82,7 +82,7 @@ def cost_of(data: str) -> float:
     return getattr(function_named(data, "data", DATA), "round_cost", 1.0)
 
 
-def synthesized(seed: int, cut: Cut, m: int, *, samples: int = 10_000, d: int = 50) -> Scenario:
+def synthesized(seed: int, cut: Cut, m: int, *, samples: int = 10_000, d: int = 50, factor: float = 0.5) -> Scenario:
     """Linear regression with standard normal noise, the paper's section 7.1.
 
     seed       of the samples and of the partition
@@ -90,15 +90,16 @@ def synthesized(seed: int, cut: Cut, m: int, *, samples: int = 10_000, d: int = 
     m          the number of clients
     samples    the number of samples of all clients together
     d          the number of coordinates to learn
+    factor     of the squared error in the loss; 1 makes gradients twice as long as 1/2 does
 
     >>> synthesized(0, PARTITIONS["balanced"], 4, samples=20, d=3).shards.counts
     array([5, 5, 5, 5])
     """
-    return _regression(seed, cut, m, variance=0.0, samples=samples, d=d)
+    return _regression(seed, cut, m, variance=0.0, samples=samples, d=d, factor=factor)
 
 
 def heterogeneous(
-    seed: int, cut: Cut, m: int, *, variance: float = 0.2, samples: int = 10_000, d: int = 50
+    seed: int, cut: Cut, m: int, *, variance: float = 0.2, samples: int = 10_000, d: int = 50, factor: float = 0.5
 ) -> Scenario:
     """The same, with a true model of its own for every client, the paper's section 7.4.
 
@@ -107,14 +108,14 @@ def heterogeneous(
     >>> heterogeneous(0, PARTITIONS["balanced"], 4, samples=20, d=3).task.d
     3
     """
-    return _regression(seed, cut, m, variance=variance, samples=samples, d=d)
+    return _regression(seed, cut, m, variance=variance, samples=samples, d=d, factor=factor)
 
 
-def _regression(seed: int, cut: Cut, m: int, *, variance: float, samples: int, d: int) -> Scenario:
+def _regression(seed: int, cut: Cut, m: int, *, variance: float, samples: int, d: int, factor: float) -> Scenario:
     parts = cut(integer(samples, "samples", at_least=1), m, chance(seed, Purpose.PARTITION))
     rng = chance(seed, Purpose.DATA)
     train = datasets.synthesized(rng, samples=samples, d=d, parts=parts, variance=variance).train
-    return Scenario(LinearRegression(train), shard(train, parts))
+    return Scenario(LinearRegression(train, positive(factor, "factor")), shard(train, parts))
 
 
 @costs(15)

@@ -130,9 +130,10 @@ class Measurable(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LinearRegression:
-    """f(w, (u, v)) = (1/2) (<u, w> - v)^2, gradient (<u, w> - v) u.  Paper, section 7.1.
+    """f(w, (u, v)) = factor (<u, w> - v)^2, gradient 2 factor (<u, w> - v) u.  Paper, section 7.1.
 
     samples  the training samples; the plotted rmse is sqrt(mean((<u, w> - v)^2)) over them
+    factor   1/2 makes the gradient the residual times u; 1 makes it twice as long
 
     >>> task = LinearRegression(Samples(np.eye(2), np.array([3.0, 4.0])))
     >>> task.gradients(np.zeros(2), shard(task.samples, [np.array([0, 1])]))
@@ -140,6 +141,7 @@ class LinearRegression:
     """
 
     samples: Samples
+    factor: float = 0.5
 
     @property
     def d(self) -> int:
@@ -152,12 +154,12 @@ class LinearRegression:
     def gradients(self, w: Floats, shards: Shards, out: Floats | None = None) -> Floats:
         w = _checked(w, self.d, shards.inputs, self.d)
         out = _buffer(out, shards.m, w)
-        residuals = (shards.inputs @ w - shards.targets) * shards.weights
+        residuals = (shards.inputs @ w - shards.targets) * shards.weights * w.dtype.type(2 * self.factor)
         _client_products(residuals[:, None], shards.inputs, shards.offsets, out[:, None, :])
         return out
 
     def loss(self, w: Floats, samples: Samples) -> float:
-        return float(np.mean((samples.inputs @ w - samples.targets) ** 2) / 2)
+        return float(np.mean((samples.inputs @ w - samples.targets) ** 2) * self.factor)
 
     def evaluate(self, w: Floats) -> dict[str, float]:
         return self.measure(w, self.samples)
@@ -165,7 +167,7 @@ class LinearRegression:
     def measure(self, w: Floats, samples: Samples) -> dict[str, float]:
         """The metrics on other samples than the task's own."""
         loss = self.loss(w, samples)
-        return {"rmse": float(np.sqrt(2 * loss)), "loss": loss}
+        return {"rmse": float(np.sqrt(loss / self.factor)), "loss": loss}
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ Criteria:
     optimal in epsilon excess ~ epsilon^slope with slope >= 0.75, halfway between 1/2 and 1, the two rates in question
     good near 1/2      from epsilon 0.4 to 0.49, error/epsilon grows no more than 1/sqrt(1 - 2 epsilon) does, which is 3.16
                        times: the rate of eq. (deltaa) is epsilon/sqrt(1 - 2 epsilon)
-    linear time        CPU seconds ~ m^slope with slope <= 1.25, over the three largest m that were timed
+    linear time        CPU seconds ~ m^slope with slope <= 1.25, from the last doubling of m that was timed: a rule may be
+                       linear while overheads weigh, and quadratic beyond
     optimal in d       excess ~ d^slope with slope <= 0.25, halfway between 0 and 1/2, the two rates in question
 
 The excess is sqrt(error^2 - d/N): the optimal rate is epsilon/sqrt(n) + sqrt(d/N), and its second part, which the mean
@@ -77,7 +78,7 @@ CRITERIA = {
     "good near 1/2": Criterion(
         "error/epsilon at 0.49 over that at 0.4 (the raw error grows 1.225 times as much)", high=GROWTH
     ),
-    "linear time": Criterion("slope of the time in m", high=1.25),
+    "linear time": Criterion("slope of the time in m, last doubling", high=1.25),
     "optimal in d": Criterion("slope of the excess in d", high=0.25),
 }
 OURS = (True, True, True, True, False)
@@ -187,15 +188,15 @@ def _slope_in_d(rule: str, effort: Effort) -> float:
 
 
 def _slope_in_time(rule: str, effort: Effort) -> float:
-    """m doubles; the line goes through the last three sizes, where overheads weigh least."""
+    """m doubles; the last segment counts, where overheads weigh least."""
     sizes, seconds = [64], list[float]()
     while True:
         m = sizes[-1]
         updates = np.random.default_rng(m).standard_normal((m, TIMED_D))
         spec = SPECS[rule](liars(0.2, m), math.sqrt(TIMED_D))
-        seconds.append(min(_seconds(updates, spec) for _ in range(3)))
+        seconds.append(min(_seconds(updates, spec) for _ in range(5)))
         if m == effort.largest or (len(sizes) >= 3 and seconds[-1] > effort.longest):
-            return _slope(sizes[-3:], seconds[-3:])
+            return _slope(sizes[-2:], seconds[-2:])
         sizes.append(2 * m)
 
 
