@@ -119,7 +119,7 @@ def test_the_sentence_on_the_default_rule():
     find = made_up(lambda one: ratios.get(one.attack, 0.9) if one.rule == "spectral_huber" else 1.0)
     said = named(sweeps.illustrated(find, TINY))["sweep-default"].sentence
     assert "lower error than the paper's T in 3 of 4 settings" in said
-    assert "0.50 times the error (TMA, epsilon 0.2) to 2.00 times (KA, epsilon 0.2)" in said
+    assert "0.5 times the error (TMA, epsilon 0.2) to 2 times the error (KA, epsilon 0.2)" in said
 
 
 def test_a_run_that_diverged_is_the_worst():

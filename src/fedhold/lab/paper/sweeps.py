@@ -31,6 +31,9 @@ from fedhold.thresholds import KAPPA
 EPSILON = 0.2  # where it is not swept, as in figure 1
 SAMPLES, IMAGES = 20, 120  # per client, as in the paper
 T, IMAGES_T = "1", "0.2"  # the paper's
+UNTRAINED = math.sqrt(
+    50 + 1
+)  # about the RMSE of the first model, d = 50; what leaves a chart is worse than no training
 IMAGE_ATTACKS = (KA, TMA)  # those that do most harm on MNIST
 # A run of the first takes a minute or more, and the second is feasible for no number of liars here.
 LEFT_OUT = ("minimum_diameter_averaging", "smea")
@@ -306,7 +309,9 @@ def _chart(sweep: Sweep, found: Mapping[Experiment, Result]) -> Chart:
     for line in sweep.lines:
         rows = [[_worst([found[run] for run in some], sweep.metric) for some in row] for row in line.runs.values()]
         curves.append(Curve(line.label, tuple(line.runs), np.array(rows)))
-    return Chart(sweep.title, sweep.metric, tuple(curves), sweep.metric == "rmse", axis=sweep.axis)
+    if sweep.metric != "rmse":
+        return Chart(sweep.title, sweep.metric, tuple(curves), axis=sweep.axis)
+    return Chart(sweep.title, sweep.metric, tuple(curves), log=True, limits=(1.0, UNTRAINED), axis=sweep.axis)
 
 
 def _worst(results: Sequence[Result], metric: str) -> float:
@@ -385,7 +390,7 @@ def _say_epsilon(name: str) -> Callable[[Mapping[str, Chart]], str]:
 def _ranked(chart: Chart, epsilon: float) -> str:
     """'huber 1.21, median 1.55, mean 1.6 ... krum 7.1': the three best rules at one epsilon and the worst; those that ran."""
     ends = {label: value for label, value in _at(chart, epsilon).items() if not math.isnan(value)}
-    met = [f"{_short(label)} {ends[label]:.3g}" for label in sorted(ends, key=lambda label: ends[label])]
+    met = [f"{_short(label)} {number(ends[label])}" for label in sorted(ends, key=lambda label: ends[label])]
     if chart.metric == "accuracy":
         met.reverse()
     return ", ".join(met[:3]) + f" ... {met[-1]}"
@@ -424,10 +429,10 @@ def _say_default(charts: Mapping[str, Chart]) -> str:
     }
     least, most = min(ratios, key=lambda key: ratios[key]), max(ratios, key=lambda key: ratios[key])
     lower = sum(ratio < 1 for ratio in ratios.values())
+    ends = [f"{number(ratios[key])} times the error ({key[0]}, epsilon {key[1]:g})" for key in (least, most)]
     return (
-        f"The default rule ends with a lower error than the paper's T in {lower} of {len(ratios)} settings: from "
-        f"{ratios[least]:.2f} times the error ({least[0]}, epsilon {least[1]:g}) to {ratios[most]:.2f} times ({most[0]}, "
-        f"epsilon {most[1]:g})."
+        f"The default rule ends with a lower error than the paper's T in {lower} of {len(ratios)} settings: from {ends[0]} to "
+        f"{ends[1]}."
     )
 
 
