@@ -35,7 +35,7 @@ from fedhold.lab.paper.figures import AUTOMATIC_T, FIGURES, METHODS, NAMES, PAPE
 from fedhold.lab.paper.readings import CHOICES, READINGS
 from fedhold.lab.paper.sentences import CLAIMS
 from fedhold.lab.paper.verdicts import Judged, begin, by_reading, by_words, go_on, judged
-from fedhold.report import Block, Paragraph, ProgressLines, Source, Table, can_plot, print_line, save_png
+from fedhold.report import Block, Cards, Paragraph, ProgressLines, Source, Table, can_plot, print_line, save_png
 
 ABOUT: tuple[Block, ...] = (
     Source(
@@ -159,7 +159,7 @@ def reproduce(
         reading=READING,
         tables=[*measured, *on_readings, *on_words, *(one.table for one in illustrations)],
         panels=_panels(figures, plan, found),
-        opening={ANSWER: [block for one in illustrations for block in (one.drawing, Paragraph(one.sentence))]},
+        opening={ANSWER: [block for one in illustrations for block in (Cards([one.drawing]), Paragraph(one.sentence))]},
     )
     for one in illustrations if can_plot() else ():
         save_png(one.drawing, path.parent / "figures" / f"{one.name}.png")
