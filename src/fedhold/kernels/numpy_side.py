@@ -124,8 +124,12 @@ class NumpyKernels:
 
     def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
         """Write weights @ X to `centre`, by residuals to an anchor point; the weights sum to 1."""
-        delta = weights.astype(block.dtype) @ _around(block, anchor)
-        centre[:] = delta if anchor is None else anchor + delta
+        shares = weights.astype(block.dtype)
+        if anchor is None:
+            centre[:] = shares @ block
+            return
+        for at in _runs(block):  # A copy of the whole block costs more than all else, where memory has to be asked for.
+            centre[at] = anchor[at] + shares @ _around(block[:, at], anchor[at])
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
         """The products of every row of the block with every vector of rows @ X, one column for each of them."""
@@ -162,12 +166,14 @@ class NumpyKernels:
         Both are added up in runs of RUN columns at most.
         """
         products, squares = np.zeros((len(block), len(block))), np.zeros(len(block))
+        whole = isinstance(block, np.ndarray)  # Its squares are found faster all at once.
         for at in _runs(block):
             part = _columns(block, at)
             residual = part if place is None else part - place[at]
             products += residual @ residual.T
-            squares += np.vecdot(part, part)
-        return Pairs(products, squares)
+            if not whole:
+                squares += np.vecdot(part, part)
+        return Pairs(products, self.row_squares(block) if whole else squares)
 
     def residual_gram(self, block: Block, place: Block, pulls: Vector) -> Pairs:
         """Products of all pairs of rows around a place, in runs of RUN at most, and |X_i - place|^2, in runs of SQUARE_RUN.
