@@ -25,7 +25,6 @@ USUAL, SKEWED = "without-label-skew", "label-skew"
 DEFAULT = inspect.signature(aggregate).parameters["rule"].default
 MIXED = "nearest_neighbour_mixing | "
 NO_ATTACK = "no attack"
-COLUMNS = ("rule", "knows", "worst case", "mean rank", "mean", NO_ATTACK, "backdoor", "refused")
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,11 @@ def by_rank(row: Row) -> float:
 
 def shown(rows: list[Row]) -> list[str]:
     """A leaderboard in Markdown."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    columns = list(rows[0].words)
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     names = [f"**`{row['rule']}`**" if row["rule"] == DEFAULT else f"`{row['rule']}`" for row in rows]
     return lines + [
-        "| " + " | ".join([name.replace("|", "\\|"), *(row[column] for column in COLUMNS[1:])]) + " |"
+        "| " + " | ".join([name.replace("|", "\\|"), *(row[column] for column in columns[1:])]) + " |"
         for name, row in zip(names, rows, strict=True)
     ]
 

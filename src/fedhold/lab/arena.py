@@ -82,10 +82,10 @@ SETTINGS = (
     *_images("fashion_mnist", 6000, 60),
 )
 QUICK_SETTINGS = (
-    Setting("synthesized(d=20, samples=1000)", "balanced", 20, 0.15),
-    Setting("heterogeneous(d=20, samples=1000)", "balanced", 20, 0.15, searched=False),
-    Setting("heart_disease", "balanced", 20, 0.5),
-    Setting("mnist(hidden=16, samples=1000)", "dirichlet(alpha=0.1)", 20, 0.5, skewed=True, searched=False),
+    Setting("synthesized(d=20, samples=1000)", "balanced", 15, 0.2),
+    Setting("heterogeneous(d=20, samples=1000)", "balanced", 15, 0.2, searched=False),
+    Setting("heart_disease", "balanced", 15, 0.7),
+    Setting("mnist(hidden=16, samples=1000)", "dirichlet(alpha=0.1)", 15, 0.5, skewed=True, searched=False),
 )
 
 
