@@ -25,8 +25,13 @@ seeds = st.integers(0, 10**6)
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Directions are found by passes, as for data of many millions of numbers."""
-    monkeypatch.setattr(fedhold.geometry.view, "EXACT", 0)
+    """Directions are found by passes, as for many clients."""
+    without_pairs(monkeypatch)
+
+
+def without_pairs(monkeypatch):
+    for module in (fedhold.geometry.view, fedhold.aggregation):
+        monkeypatch.setattr(module, "SEVERAL", 0)
 
 
 def colluding(m=60, d=300, f=20, *, at=0.5, seed=0):
@@ -160,7 +165,7 @@ def test_lines_that_two_groups_share_have_no_side():
 def test_passes_find_what_pairs_find(f, monkeypatch):
     X, _ = colluding(f=f, d=2000)
     exact = aggregate(X)
-    monkeypatch.setattr(fedhold.geometry.view, "EXACT", 0)
+    without_pairs(monkeypatch)
     found = aggregate(X)
     assert distance(found.value, exact.value) <= 0.02 * np.sqrt(2000)
     assert distance(found.value, X[f:].mean(axis=0)) < distance(aggregate(X, "huber").value, X[f:].mean(axis=0)) / 2

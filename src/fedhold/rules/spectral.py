@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, require
-from fedhold.geometry import Geometry, HuberCentre, Solved, normalised
-from fedhold.kernels import Matrix, Vector, Weights, weighted_median
+from fedhold.geometry import Geometry, HuberCentre, Solved, location, normalised
+from fedhold.kernels import Matrix, Vector, Weights, middle, weighted_median
 from fedhold.rules.declaration import Bound, declares
 from fedhold.rules.m_estimators import huber
 from fedhold.rules.selection import equal_weights
@@ -177,10 +177,10 @@ class _LeastEigenvalue:
     def __init__(self, squares: Matrix, f: int) -> None:
         """The first set tried is that of the m - f clients nearest to the one in the middle of most."""
         self.squares, self.kept = squares, len(squares) - f
-        middle = np.median(squares, axis=1).argmin()
+        central = np.median(squares, axis=1).argmin()
         # Around a client in the middle, far clients do not cost the others their digits.
-        self.gram = (squares[middle][:, None] + squares[middle] - squares) / 2
-        self.best, self.eigenvalue = np.sort(np.argsort(squares[middle], kind="stable")[: self.kept]), np.inf
+        self.gram = (squares[central][:, None] + squares[central] - squares) / 2
+        self.best, self.eigenvalue = np.sort(np.argsort(squares[central], kind="stable")[: self.kept]), np.inf
         self._try(self.best)
         top = np.linalg.eigh(self._products(self.best)[0])[1][:, -1]
         self.start = self.gram[:, self.best] @ (top - top.mean())
@@ -224,7 +224,7 @@ class _LeastEigenvalue:
         return vectors / np.maximum(np.abs(vectors).max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
 
-@declares(certifies=True, accuses=True)
+@declares(spreads=True, certifies=True, accuses=True)
 def spectral_huber(
     geometry: Geometry, *, tol: float = 1e-6, max_iterations: int = 200, start: Vector | None = None
 ) -> Solved:
@@ -258,13 +258,13 @@ def spectral_huber(
     Its certificate is that of the Huber centre, widened by the distance to it. The rule is ours, after Zhao, Yu, Wan 2024;
     docs/default.md measures it.
     """
-    capped = np.minimum(geometry.samples, np.median(geometry.samples))
+    capped = np.minimum(geometry.samples, middle(geometry.samples))
     points = geometry if (capped == geometry.samples).all() else geometry.counted(capped)
     centre = huber(points, tol=tol, max_iterations=max_iterations, start=start)
-    assert centre.measured is not None
     assert centre.thresholds is not None
-    distances, roots = centre.measured.distances, np.sqrt(points.shares)
-    typical = float(np.median(roots * distances))
+    distances = points.distances(centre.weights) if centre.measured is None else centre.measured.distances
+    roots = np.sqrt(points.shares)
+    typical = middle(roots * distances)
     about = HuberCentre(points, centre.weights, distances, centre.thresholds, centre.kappa)
     if points.m < FEWEST or typical == 0:
         return replace(centre, huber=about)
@@ -282,7 +282,7 @@ def spectral_huber(
         weights = moved
     elif near.all():
         return replace(centre, huber=about)
-    farthest = typical / float(np.sqrt(np.median(points.shares)))
+    farthest = typical / np.sqrt(middle(points.shares))
     # The triangle inequality bounds the distance of the two centres; mostly that is enough, and saves a pass.
     if float(np.abs(weights - centre.weights) @ distances) > farthest:
         part = min(1.0, farthest / points.separation(weights, centre.weights))
@@ -301,27 +301,16 @@ def _shift(along: Matrix, values: Vector, samples: Weights) -> Vector:
 
 
 def _location(points: Vector, samples: Weights) -> float:
-    """argmin_x sum_i n_i phi_i(|x - p_i|), T_i = median_j(sqrt(n_j) |p_j - middle|) / (2 sqrt(n_i)), on a line.
+    """argmin_x sum_i n_i phi_i(|x - p_i|), T_i = median_j(sqrt(n_j) |p_j - about|) / (2 sqrt(n_i)), on a line.
 
-    The middle is the median in which clients count as much as they can pull, n_i T_i; the minimiser is within the largest T_i
+    `about` is the median in which clients count as much as they can pull, n_i T_i; the minimiser is within the largest T_i
     of it. Of several medians or minimisers it is the mean of the first and the last: a direction has no sign, so a line read
     backwards must give the same place.
     """
     roots = np.sqrt(samples)
-    middle = float(weighted_median(points, roots) - weighted_median(-points, roots)) / 2
-    away = points - middle
-    thresholds: Vector = ALONG * np.median(roots * np.abs(away)) / roots
-    return middle + (_first_minimiser(away, samples, thresholds) - _first_minimiser(-away, samples, thresholds)) / 2
-
-
-def _first_minimiser(points: Vector, samples: Weights, thresholds: Vector) -> float:
-    """The smallest argmin_x sum_i n_i phi_i(|x - p_i|), by bisection around 0, which is a median of the points."""
-    low, high = -2 * float(thresholds.max()), 2 * float(thresholds.max())
-    rounding = 1e-12 * float(samples @ thresholds)  # Pulls that cancel leave a little, with either sign.
-    while low < (place := (low + high) / 2) < high:
-        forward = samples @ np.clip(points - place, -thresholds, thresholds) > rounding
-        low, high = (place, high) if forward else (low, place)
-    return high
+    about = float(weighted_median(points, roots) - weighted_median(-points, roots)) / 2
+    away = points - about
+    return about + location(away, samples, ALONG * middle(roots * np.abs(away)) / roots)
 
 
 def _moved(weights: Weights, behind: Vector, length: float) -> Weights:
