@@ -36,7 +36,7 @@ def replies(shapes, nodes, rng):
         arrays = {
             key: a + lie * 0.01 * (1 + rng.standard_normal(a.shape, dtype=np.float32)) for key, a in model.items()
         }
-        return reply_with(message, arrays, {"num-examples": 100, "loss": 0.5})
+        return reply_with(message, arrays, {"num-examples": 100, "loss": float(rng.random())})
 
     grid = LocalGrid(lambda message, _: message, nodes, dict.fromkeys(range(nodes), answer))
     return ArrayRecord({key: Array(array) for key, array in model.items()}), grid
@@ -60,7 +60,7 @@ def main():
     repeat = parser.parse_args().repeat
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     print(f"Seconds of aggregate_train, the best of {repeat}; in brackets, times FedAvg\n")
-    print("| parameters | nodes | FedAvg | FedMedian | huber | huber with audit | median | multi_krum |")
+    print("| parameters | nodes | FedAvg | FedMedian | default | default with audit | median | multi_krum |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for shapes, nodes in CASES:

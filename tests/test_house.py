@@ -295,6 +295,12 @@ def test_help_and_completion_show_the_public_names():
     assert packages == "True False"
 
 
+@pytest.mark.parametrize("name", ["audit", "bounds", "flower", "lab", "nvflare", "rules", "thresholds"])
+def test_packages_show_their_public_names(name):
+    package = importlib.import_module(f"fedhold.{name}")
+    assert dir(package) == sorted(package.__all__)
+
+
 def test_import_is_light():
     heavy = "{'torch', 'jax', 'click', 'rich', 'jinja2', 'pandas', 'scipy', 'numba', 'dask'}"
     code = f"import sys, fedhold; print(*sorted({heavy} & set(sys.modules)))"
@@ -308,3 +314,13 @@ def test_one_version():
     assert project["version"] == fedhold.__version__
     assert re.search(r"^version: (\S+)$", citation, re.MULTILINE)[1] == fedhold.__version__
     assert "\n## [Unreleased]\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_metadata_agree_with_the_citation():
+    """The wheel has its authors and addresses from pyproject.toml; both stand in CITATION.cff."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    authors = citation[citation.index("\nauthors:") : citation.index("\nkeywords:")]
+    assert re.findall(r"- name: (.+)", authors) == [author["name"] for author in project["authors"]]
+    assert project["urls"] == {"Paper": f"https://doi.org/{re.search(r'doi: (.+)', citation)[1]}"}
+    assert project["license"] == re.search(r"^license: (.+)$", citation, re.MULTILINE)[1]

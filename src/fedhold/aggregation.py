@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhold.certificate import Certificate, Proof
 from fedhold.errors import InfeasibleError
-from fedhold.geometry import Geometry, Rescaled, Solved, normalised
-from fedhold.kernels import Matrix, Vector, Weights, numbers
+from fedhold.geometry import SEVERAL, Geometry, Rescaled, Solved, normalised
+from fedhold.kernels import Matrix, Vector, Weights, numbers, one_blas_thread
 from fedhold.spec import DEFAULT, Stage, parse
 from fedhold.updates import (
     ALL_PAIRS,
@@ -43,6 +43,7 @@ COLUMNS = ("client", "status", "weight", "share", "distance", "threshold", "samp
 SHOWN = 40  # rows of a printed table, half from each end
 
 
+@one_blas_thread()  # Passes have threads of their own.
 def aggregate(
     updates: Any,
     rule: str | Callable[..., Any] = DEFAULT,
@@ -92,12 +93,13 @@ def aggregate(
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
     if root is not None and not final.takes("root"):
         raise TypeError(f"{final.name} compares clients with no root. Leave it out.")
-    generator = _generator(rng)
-    before = generator.bit_generator.state
+    generator = _generator(rng, draws=any(stage.takes("rng") for stage in stages))
+    before = {} if generator is None else generator.bit_generator.state
 
     def attempt(given: Any) -> Aggregation:
         # An attempt that ended at a damaged file leaves no trace in what is drawn.
-        generator.bit_generator.state = before
+        if generator is not None:
+            generator.bit_generator.state = before
         admission = admit(given, samples, sample_cap, like, partial(_wanted, stages))
         places = {"start": start, "root": root}
         read = {name: admission.place(place, name) for name, place in places.items() if place is not None}
@@ -140,17 +142,18 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
 class _Call:
     """The arguments of aggregate() that a stage receives if its function has parameters of these names."""
 
-    rng: np.random.Generator
+    rng: np.random.Generator | None
     start: Vector | None = None
     root: Vector | None = None
 
 
-def _generator(rng: np.random.Generator | int | None) -> np.random.Generator:
+def _generator(rng: np.random.Generator | int | None, *, draws: bool) -> np.random.Generator | None:
+    """The generator that the caller gave or means; None where nobody draws."""
     if isinstance(rng, np.random.Generator):
         return rng
     if rng is not None and (isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0):
         raise TypeError(f"rng must be a numpy.random.Generator, a seed of at least 0, or None, got {rng!r}.")
-    return np.random.default_rng(rng)
+    return np.random.default_rng(rng) if draws else None
 
 
 def _run(stage: Stage, geometry: Geometry, call: _Call) -> Any:
@@ -182,8 +185,8 @@ def _wanted(stages: Sequence[Stage], updates: Updates, rejected: int) -> Wanted:
         except ValueError:  # The rule raises it again when it runs on the admitted clients.
             return None
         return rule
-    most = PAIRED if updates.costly_to_read else FEW if compiled and not by_columns else 0
-    saves_passes = updates.m <= most and final.declared.centres
+    in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else FEW
+    saves_passes = updates.m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
     return ALL_PAIRS if saves_passes or any(stage.declared.pairs for stage in stages) else None
 
 
@@ -288,7 +291,7 @@ def _of_weights(
 def _checked(weights: Any, m: int, rule: str) -> Weights:
     """The weights that a user's own rule returned; an error unless they are weights."""
     checked = numbers(weights)
-    if checked.shape != (m,) or not (checked >= 0).all() or not np.isclose(checked.sum(), 1, atol=1e-6):
+    if checked.shape != (m,) or not (checked >= 0).all() or not abs(float(checked.sum()) - 1) <= 1e-5:
         raise ValueError(
             f"{rule} must return {m} weights of at least 0 that sum to 1, one per admitted client, got {weights!r}. To "
             "return the aggregate itself, column by column, put @fedhold.rules.by_columns above a function of a block."
@@ -313,7 +316,7 @@ def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Cli
     weights = np.full(len(admitted), np.nan) if account.weights is None else account.weights
     statuses = np.full(m, "rejected")
     statuses[admitted] = np.where(account.takes_part, "kept", "dropped")
-    statuses[distances / (1 + TIE) > limits] = "clipped"
+    statuses[(statuses == "kept") & (distances / (1 + TIE) > limits)] = "clipped"
     return Clients(
         indices=np.arange(m),
         statuses=statuses,

@@ -50,6 +50,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """The public names, for help() and for the completion of names."""
+    return sorted(__all__)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """What all bounds share: m clients, N samples in all, d parameters, confidence 1 - delta.

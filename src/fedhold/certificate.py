@@ -63,8 +63,8 @@ from numbers import Integral
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.geometry import Geometry, Solved, pulls_at
-from fedhold.kernels import Vector, length
+from fedhold.geometry import Geometry, HuberCentre, Solved, pulls_at
+from fedhold.kernels import Vector, length, one_blas_thread
 
 __all__ = ["MEANING", "Certificate", "Proof", "top_eigenvalue"]
 
@@ -80,7 +80,8 @@ VANISHED = 2.0**-500  # Residuals below this have squares that vanish, so that t
 ANGLES = np.linspace(-1.0, 1.0, 33)[:, None]  # values of c, exact in binary; chords this short lose about 0.1 % of H(0)
 LOWEST, HIGHEST = -200.0, 1000.0  # exponents of 2. Radii are sought between these powers, in units of a typical pull.
 # The nu to try, each with the mu to begin its search at. Larger nu are better for larger f/m; twenty would gain some 1 %.
-BALANCES = dict.fromkeys((0.0, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0), 0.125)
+MU = 0.125
+BALANCES = dict.fromkeys((0.0, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0), MU)
 # For thresholds found anew.
 TILTS = (
     1.0,
@@ -118,7 +119,7 @@ class Certificate:
 
     >>> alike = np.ones(100)
     >>> [round(Certificate(alike, alike, alike, eigenvalue=2.0).radius(f), 3) for f in (5, 20, 40, 100)]
-    [0.033, 0.071, 0.116, inf]
+    [0.032, 0.071, 0.116, inf]
     """
 
     samples: Vector
@@ -148,7 +149,7 @@ class Certificate:
         automatic  False: everybody keeps the threshold of this round. True: thresholds are found anew by the automatic rule
 
         The samples of the clients, capped or not, are as they are. With the thresholds as they are, the radius is the smallest
-        one that some mu and nu prove, to six digits and rounded up; for f = 0 it is the distance from the minimiser at which
+        one that some mu and nu prove, to 0.1 % and rounded up; for f = 0 it is the distance from the minimiser at which
         the solve may have stopped, as far as the slack tells. With `replaced` and `automatic`, it says how far any f clients
         can move the value by what they send.
 
@@ -179,26 +180,46 @@ class Certificate:
         pulls = np.minimum(self.distances, self.thresholds)
         # With the median as the unit, scaled inputs get the same trial radii, and no outlier decides them.
         unit = float(np.median(pulls[pulls > 0])) if pulls.any() else 1.0
-        # For each nu the bound rises with rho: a nu that does not prove a radius proves no smaller one either.
-        low, high, proving = self._bracket(unit, change)
-        while high - low > 1e-6:
-            middle = (low + high) / 2
-            found = self._proves(unit * 2.0**middle, change, proving)
-            low, high, proving = (low, middle, found) if found else (middle, high, proving)
+        # For each nu the bound rises with rho: a nu that does not prove a radius proves no smaller one either. Where clients
+        # are alike, nu = f/m is nearly the best; the others then have to try only whether they can do better.
+        low, high, proving = self._bracket(unit, change, {min(change.f / len(self.samples), 1.0): MU})
+        if not proving:
+            low, high, proving = self._bracket(unit, change, BALANCES)
+        high = self._lowest(unit, change, low, high, proving, step=math.inf)
+        if LOWEST < high < math.inf:
+            better = self._proves(unit * 2.0 ** (high - FINEST), change, BALANCES)
+            high = self._lowest(unit, change, LOWEST, high - FINEST, better, step=FINEST) if better else high
         return unit * 2.0**high
 
-    def _bracket(self, unit: float, change: _Change) -> tuple[float, float, dict[float, float]]:
+    def _lowest(
+        self, unit: float, change: _Change, low: float, high: float, proving: dict[float, float], step: float
+    ) -> float:
+        """The exponent of 2 of the smallest radius that these nu prove, between these exponents; they prove the higher one.
+
+        step  how far to go at first; four times as far each time
+        """
+        while high - low > FINEST:
+            middle = max((low + high) / 2, high - step)
+            found = self._proves(unit * 2.0**middle, change, proving)
+            low, high, proving = (low, middle, found) if found else (middle, high, proving)
+            step *= 4
+        return high
+
+    def _bracket(
+        self, unit: float, change: _Change, balances: Mapping[float, float]
+    ) -> tuple[float, float, dict[float, float]]:
         """Two exponents of 2 around the radius: the lower one is not proven, the higher one is, by the nu and mu given with it.
 
         Both are infinite where no radius is proven, and both are LOWEST where even that one is proven.
         """
-        high, low, step, proving = 0.0, 0.0, 1.0, self._proves(unit, change, BALANCES)
+        first = math.log2((change.f + 0.5) / len(self.samples))  # about the radius where clients are alike
+        high, low, step, proving = first, first, 0.25, self._proves(unit * 2.0**first, change, balances)
         if not proving:
             while not proving:
                 if low >= HIGHEST:
                     return math.inf, math.inf, proving
-                low, high, step = high, min(high + step, HIGHEST), 8 * step
-                proving = self._proves(unit * 2.0**high, change, BALANCES)
+                low, high, step = high, min(high + step, HIGHEST), 4 * step
+                proving = self._proves(unit * 2.0**high, change, balances)
             return low, high, proving
         while high > LOWEST:
             low, step = max(high - step, LOWEST), 2 * step
@@ -466,30 +487,34 @@ class Proof:
     solved: Solved
     received: Callable[[], Vector]
 
+    @one_blas_thread()
     def certificate(self) -> Certificate:
         """The certificate of the value received, from residuals and with all that rounding can have done to them.
 
-        The proof is about a place that the dtype of the updates can hold, so that X_i - place has only the rounding of a
-        difference, however far away from 0 both are. What the solver measured is not relied upon.
+        Where the products of all pairs are known, no pass is needed. Otherwise the proof is about a place that the dtype of the
+        updates can hold, so that X_i - place has only the rounding of a difference, however far away from 0 both are. What the
+        solver measured is not relied upon.
 
-        Raises a RuntimeError where the updates have changed since they were aggregated.
+        Raises a RuntimeError where the updates are read again, and have changed since they were aggregated.
         """
-        huber = self.solved.huber
-        if huber is not None:
-            solved = Solved(huber.weights, huber.thresholds, kappa=huber.kappa)
-            centre = huber.geometry.measure(huber.weights).centre
-            return Proof(huber.geometry, centre, huber.distances, solved, self.received).certificate()
-        geometry, thresholds = self.geometry, self.solved.thresholds
-        assert thresholds is not None
-        place = geometry.rounded(self.centre)
-        pulls = pulls_at(geometry.shares, thresholds, self.distances)
-        found = geometry.residual_pairs(place, self.distances, pulls)
+        huber = self.solved.huber or self._own_centre()
+        geometry, thresholds = huber.geometry, huber.thresholds
+        pulls = pulls_at(geometry.shares, thresholds, huber.distances)
+        found = geometry.known_residuals(huber.weights, pulls)
+        if found is not None:
+            apart = length(self.received() - self.centre)
+            apart += geometry.reach_of_rounding(self.solved.weights, self.centre, huber.weights)
+        else:
+            centre = self.centre if self.solved.huber is None else geometry.measure(huber.weights).centre
+            place = geometry.rounded(centre)
+            found = geometry.residual_pairs(place, huber.distances, pulls)
+            if not np.allclose(found.lengths, huber.distances, rtol=1e-3, atol=32 * geometry.rounding_of(centre)):
+                raise RuntimeError(
+                    "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
+                    "result.certificate before you change them, or aggregate a copy."
+                )
+            apart = length(self.received() - place)
         distances = found.lengths
-        if not np.allclose(distances, self.distances, rtol=1e-3, atol=32 * geometry.rounding_of(self.centre)):
-            raise RuntimeError(
-                "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
-                "result.certificate before you change them, or aggregate a copy."
-            )
         inverse = np.divide(1.0, distances, out=np.zeros_like(distances), where=distances > 0)
         cosines = found.products
         cosines *= inverse[:, None]
@@ -497,17 +522,23 @@ class Proof:
         forces, exerted = geometry.shares * np.minimum(distances, thresholds), pulls * distances
         # |sum_i w_i u_i| differs from the force by as much as each w_i from pulls_i d_i. That is little, unless the solver's
         # distances are lost in rounding. The cosines know it too, but roughly: the root of a small error is large.
-        measured = found.force + float(np.abs(forces - exerted).sum() + 2 * found.doubt * exerted.sum())
+        measured = found.force + float(np.abs(forces - exerted).sum() + found.doubt * exerted.sum())
         angular = math.sqrt(max(float(forces @ cosines @ forces), 0.0) + 2 * found.error * float(forces.sum()) ** 2)
         slack = min(measured, angular) + float(geometry.shares.sum()) * math.sqrt(geometry.d) * VANISHED
-        apart = length(self.received() - place) * (1 + geometry.d * EPS)
         return Certificate(
             samples=geometry.shares,
             distances=geometry.real(distances),
             thresholds=np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds)),
             eigenvalue=float(geometry.real(top_eigenvalue(cosines, forces, error=found.error))),
             slack=float(geometry.real(slack)),
-            apart=float(geometry.real(apart)),
+            apart=float(geometry.real(apart * (1 + geometry.d * EPS))),
             doubt=found.doubt,
-            kappa=self.solved.kappa,
+            kappa=huber.kappa,
+        )
+
+    def _own_centre(self) -> HuberCentre:
+        """The value as the Huber centre that it is."""
+        assert self.solved.thresholds is not None
+        return HuberCentre(
+            self.geometry, self.solved.weights, self.distances, self.solved.thresholds, self.solved.kappa
         )

@@ -22,6 +22,14 @@ except ImportError as problem:
         f"fedhold.nvflare needs nvflare >= 2.9: {problem}. From a checkout of fedhold: pip install '.[nvflare]'."
     ) from problem
 
+__all__ = ["RobustAggregator"]
+
+
+def __dir__() -> list[str]:
+    """The public names, for help() and for the completion of names."""
+    return __all__
+
+
 WEIGHT = "NUM_STEPS_CURRENT_ROUND"  # in the meta data of a result; NVFlare itself weights by what a client writes there
 
 

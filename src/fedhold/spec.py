@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from numbers import Integral
 from typing import Any
 
@@ -102,7 +103,7 @@ class Stage:
     parameters: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        accepted = inspect.signature(self.function).parameters
+        accepted = _parameters_of(self.function)
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values()):
             return
         own = [name for name in list(accepted)[1:] if name not in FROM_CALL]
@@ -121,9 +122,14 @@ class Stage:
         return declaration_of(self.function)
 
     @property
+    def is_ours(self) -> bool:
+        """Whether the function is one of the registries': what a user's own does not declare is not known."""
+        return {**RULES, **MIXINGS}.get(self.name) is self.function
+
+    @property
     def f(self) -> int | None:
         """How many liars it is to withstand: the f given, or the function's default; None where neither is a whole number."""
-        known = inspect.signature(self.function).parameters.get("f")
+        known = _parameters_of(self.function).get("f")
         f = self.parameters.get("f", None if known is None else known.default)
         return int(f) if isinstance(f, Integral) and not isinstance(f, bool) else None
 
@@ -155,11 +161,24 @@ class Stage:
 
     def takes(self, name: str) -> bool:
         """Whether the function has a parameter of this name."""
-        return name in inspect.signature(self.function).parameters
+        return name in _parameters_of(self.function)
 
     def __str__(self) -> str:
         given = ", ".join(f"{name}={_shown(value)}" for name, value in self.parameters.items())
         return f"{self.name}({given})" if given else self.name
+
+
+@lru_cache(maxsize=256)  # Looking at a signature takes as long as a small solve.
+def _signature(function: Function) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
+
+
+def _parameters_of(function: Function) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function, which may be an object that cannot be hashed."""
+    try:
+        return _signature(function)
+    except TypeError:
+        return inspect.signature(function).parameters
 
 
 def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list[Stage]:
@@ -174,6 +193,8 @@ def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list
         raise TypeError(
             f"rule must be a name, a spec or a function, got {type(rule).__name__}. Known: {listed(sorted(RULES))}."
         )
+    if rule in RULES:
+        return [Stage(rule, RULES[rule], dict(parameters))]
     parts: list[ast.expr] = []
     tree = _tree(rule, "rule", "a name, name(f=10), or mixing(f=10) | name(f=10)")
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):

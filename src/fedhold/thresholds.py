@@ -27,6 +27,12 @@ __all__ = [
     "threshold_function",
 ]
 
+
+def __dir__() -> list[str]:
+    """The public names, for help() and for the completion of names."""
+    return sorted(__all__)
+
+
 Threshold = Callable[[Vector, Vector], Vector]
 """(distances of the clients to the centre, their samples n_i) -> their thresholds T_i."""
 

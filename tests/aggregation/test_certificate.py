@@ -300,7 +300,7 @@ def test_slack_costs_what_it_must():
     assert ordinary(slack=1.0).radius(6) > ordinary(slack=0.1).radius(6) > ordinary().radius(6)
     for slack in (1e-9, 1e-5, 1e-2):
         proof = ordinary(slack=slack, thresholds=np.full(40, math.inf))  # H = rho: sum n rho must reach the slack
-        assert proof.radius(0) == pytest.approx(slack / proof.samples.sum(), rel=1e-4)
+        assert proof.radius(0) == pytest.approx(slack / proof.samples.sum(), rel=2e-3)
         assert proof.radius(0) >= slack / proof.samples.sum()
     assert ordinary(slack=math.inf).radius(0) == math.inf
 
@@ -402,7 +402,8 @@ def test_residuals_in_single_precision_are_off_by_no_more_than_they_say(width, o
     found = residual_pairs(read, place, np.linalg.norm(X - place, axis=1), pulls)
     exact = X.astype(np.float64) - place
     lengths = np.linalg.norm(exact, axis=1)
-    assert abs(found.force - np.linalg.norm(pulls @ exact)) <= found.doubt * (pulls @ lengths)
+    force = float(np.linalg.norm(pulls @ exact))
+    assert force <= found.force <= force + 2.1 * found.doubt * (pulls @ lengths)
     assert (np.abs(found.lengths - lengths) <= found.doubt * lengths).all()
     cosines = exact @ exact.T / lengths[:, None] / lengths
     off = np.abs(found.products / found.lengths[:, None] / found.lengths - cosines).max()
@@ -466,7 +467,7 @@ def test_what_the_dtype_of_the_value_cannot_hold_is_in_the_radius(dtype):
     apart = np.linalg.norm(narrow.value.astype(np.float64) - wide.value)
     assert apart > 1e-3
     assert narrow.certificate.radius(0) >= apart * (1 - 1e-4)
-    assert narrow.certificate.radius(2) == pytest.approx(wide.certificate.radius(2) + apart, rel=1e-3)
+    assert narrow.certificate.radius(2) == pytest.approx(wide.certificate.radius(2) + apart, rel=5e-3)
 
 
 def test_a_value_apart_from_the_centre_has_the_radius_of_the_centre_and_the_distance():

@@ -78,17 +78,24 @@ def rejected(liars):
 
 def test_what_the_example_shows():
     example = make_round()
-    mean, median, krum, huber = apply_rules(example)
+    mean, median, krum, huber, default = apply_rules(example)
     assert len(example.liars) == 20
     assert set(example.lies) == {"", *LIES}
     assert example.off(mean.result.value) > 1e6
     assert krum.liars_weight(example) == 1.0  # it follows the colluders
     assert example.off(huber.result.value) < example.off(median.result.value) < example.off(krum.result.value)
-    low = np.flatnonzero(held_down(huber.result.clients.shares))
-    assert {example.lies[i] for i in low} == set(LIES) - {"collude"}
-    assert len(low) == 20 - example.lies.count("collude")
-    assert example.moved(huber.result) < huber.result.certificate.radius(20) / example.spread
-    assert huber.result.clients == aggregate(example.updates, "huber", samples=example.samples).clients
+    assert example.off(default.result.value) < example.off(huber.result.value)
+    low = np.flatnonzero(held_down(default.result.clients.shares))
+    assert low.tolist() == example.liars.tolist()  # those who collude among them
+    assert example.moved(default.result) < default.result.certificate.radius(20) / example.spread
+    assert default.result.clients == aggregate(example.updates, samples=example.samples).clients
+
+
+def test_moved_is_measured_from_the_huber_aggregate_that_the_proof_is_about():
+    """With no liar the Huber aggregate of the honest is the rule's own centre: nobody is left out, and radius(0) holds."""
+    example = make_round(liars=0)
+    (default,) = apply_rules(example, ("spectral_huber",))
+    assert example.moved(default.result) <= default.result.certificate.radius(0) / example.spread * (1 + 1e-6)
 
 
 COMMANDS = "aggregate, arena, bench, demo, init, list, report, reproduce, round, run, watch"
@@ -234,9 +241,38 @@ def test_demo_trains_and_reports(tmp_path, monkeypatch):
     monkeypatch.setattr(fedhold.cli.demo, "ROUNDS", 2)
     shown = run("demo", "--out", str(tmp_path), "--jobs", "1")
     assert shown.exit_code == 0, shown.output
-    for told in ("ONE ROUND", "2 ROUNDS", "trimmed_mean_attack", "Huber held", "report.html"):
+    for told in ("ONE ROUND", "2 ROUNDS", "trimmed_mean_attack", "spectral_huber held down", "report.html"):
         assert told in shown.output
-    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    story = (
+        "what liars do to the mean",
+        "What the rules made of it",
+        "Held down by spectral_huber",
+        "Proven: leave out any f",
+    )
+    places = [page.index(told) for told in story]
+    assert places == sorted(places)
+    assert "capped at 189" in page  # the round that the terminal shows
+    assert "capped at 189" in shown.output
+
+
+def test_the_demo_says_where_the_mean_is_ahead_and_why():
+    import fedhold.cli.demo as shown
+    from fedhold.lab import Result
+
+    planned = shown._experiments(0)
+
+    def found(ends):
+        return {
+            (rule, attack): Result(run, {"rmse": [ends[rule]], "error": [1.5]}, [], None, 0.1, {})
+            for (rule, attack), run in planned.items()
+        }
+
+    robust = dict.fromkeys(shown.RULES, 1.0)
+    assert shown._ahead(found({**robust, "mean": 9.0})) == []
+    (said,) = shown._ahead(found({**robust, "mean": 1.1, "median": 1.2}))
+    assert "the mean is ahead of some of the robust rules (median)" in said.text
+    assert "move the mean by only 1.5" in said.text
 
 
 @pytest.mark.parametrize(

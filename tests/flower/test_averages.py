@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from flwr.app import MetricRecord
 
+from fedhold import aggregate
 from fedhold.audit.records import read
 from fedhold.flower import RobustStrategy
+from fedhold.flower.averages import _location
 from flower_grid import LocalGrid, client_app, model
 from flower_liars import with_metrics
 
@@ -29,6 +31,17 @@ def test_one_lie_does_not_move_the_averages(lie, tmp_path):
         assert ours["loss"] == pytest.approx(before["loss"], abs=0.05)
         assert record.metrics[phase]["loss"] == ours["loss"]
         assert abs(record.averages[phase]["loss"] - lie / M) < abs(lie) / M / 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_average_is_what_huber_makes_of_one_number_per_node(seed):
+    rng = np.random.default_rng(seed)
+    values, samples = rng.standard_normal(15), rng.integers(1, 100, 15).astype(float)
+    values[:5] += 10.0 ** rng.integers(0, 9)
+    expected = aggregate(values[:, None], "huber", samples=samples, sample_cap=None, tol=1e-9).value[0]
+    assert _location(values, samples) == pytest.approx(expected, abs=1e-4)
+    huge = np.where(np.arange(15) < 5, 1.7e308, values)
+    assert abs(_location(huge, np.ones(15))) < 5
 
 
 def test_a_claim_of_many_samples_gives_a_lie_no_more_weight(tmp_path):

@@ -18,7 +18,7 @@ import fedhold
 import oracles
 from cases import run_without_numba
 from fedhold import aggregate
-from fedhold.kernels import NUMPY, NumpyKernels, Products, added, choice, numba_side
+from fedhold.kernels import NUMPY, NumpyKernels, Products, Rows, added, choice, numba_side
 from fedhold.kernels.numba_side import MANY, NumbaKernels
 
 SIDES = {"numpy": NUMPY, "numba": NumbaKernels()}
@@ -102,6 +102,12 @@ def sweep(case, kernels, anchor, pulls):
     return found, Products((case.wide - origin) @ delta, delta @ delta, force)
 
 
+def centre(case, kernels, anchor):
+    found = np.empty(case.X.shape[1])
+    kernels.centre(case.X, case.weights, anchor, found)
+    return (found,), (case.weights @ case.wide,)
+
+
 def squares(case, kernels):
     place = case.X[0].copy()
     found = kernels.squares(case.X, place)
@@ -160,6 +166,8 @@ KERNELS = {
     "sweep": lambda c, k: sweep(c, k, None, None),
     "sweep around an anchor": lambda c, k: sweep(c, k, c.place, None),
     "sweep with pulls": lambda c, k: sweep(c, k, c.place, c.pulls),
+    "centre": lambda c, k: centre(c, k, None),
+    "centre around an anchor": lambda c, k: centre(c, k, c.place),
     "images": lambda c, k: ((k.images(c.X, c.mixture),), (c.wide @ (c.mixture.astype(float) @ c.wide).T,)),
     "residuals": lambda c, k: residuals(c, k, None),
     "residuals with an origin": lambda c, k: residuals(c, k, c.place),
@@ -204,6 +212,46 @@ def test_a_kernel_gives_what_its_formula_says(kernel, side, case):
         scale = np.abs(np.asarray(other)).max(initial=0.0) + case.X.size
         np.testing.assert_allclose(one, other, rtol=case.digits, atol=case.digits * scale)
     np.testing.assert_array_equal(case.X, before)
+
+
+ANYWHERE = {
+    "squares": lambda k, X, c: k.squares(X, c.X[0]),
+    "products": lambda k, X, c: k.products(X, c.delta, c.place),
+    "sweep": lambda k, X, c: k.sweep(X, np.stack([c.weights, c.pulls]), c.place, None),
+    "images": lambda k, X, c: (k.images(X, c.mixture),),
+    "gram": lambda k, X, c: k.gram(X, c.X[0].copy()),
+    "residual gram": lambda k, X, c: k.residual_gram(X, c.X[0].copy(), c.pulls),
+    "median": lambda k, X, _: (k.median(X),),
+    "trimmed mean": lambda k, X, c: (k.trimmed_mean(X, (len(c.X) - 1) // 3),),
+    "mean around the median": lambda k, X, c: (k.mean_around_median(X, (len(c.X) + 1) // 2),),
+    "mean around the trimmed mean": lambda k, X, c: (k.mean_around_trimmed_mean(X, (len(c.X) - 1) // 3),),
+}
+"""The kernels whose portion says that rows may lie anywhere."""
+
+
+@pytest.mark.parametrize("kernel", ANYWHERE)
+@settings(deadline=None, max_examples=20)
+@given(case=cases(), order=st.randoms(use_true_random=False))
+def test_rows_anywhere_in_memory_are_a_block(kernel, case, order):
+    """The same bits, whatever the order in which rows of arrays with gaps between them lie."""
+    whole = np.ascontiguousarray(case.X)
+    places = list(range(len(whole)))
+    order.shuffle(places)
+    wide = np.full((len(whole), whole.shape[1] + 7), np.nan, whole.dtype)
+    for place, row in zip(places, whole, strict=True):
+        wide[place, 3 : 3 + len(row)] = row
+    rows = Rows.of([wide[place, 3 : 3 + whole.shape[1]] for place in places])
+    for one, other in zip(*(numbers_of(ANYWHERE[kernel](SIDES["numba"], X, case)) for X in (rows, whole)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    part = rows.part(0, (whole.shape[1] + 1) // 2)
+    np.testing.assert_array_equal(np.asarray(part), whole[:, : (whole.shape[1] + 1) // 2])
+
+
+def test_what_lies_askew_is_no_row():
+    raw = np.zeros(41, np.uint8)
+    assert Rows.of([raw[:40].view(np.float32), raw[1:41].view(np.float32)]) is None
+    assert Rows.of([np.zeros(4, np.float32), np.zeros(4)]) is None
+    assert Rows.of([np.zeros(8)[::2], np.zeros(4)]) is None
 
 
 def test_both_sides_have_one_interface():

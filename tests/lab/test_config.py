@@ -30,8 +30,10 @@ def test_what_the_example_leaves_as_comments_works_too(tmp_path):
     lines = EXAMPLE.read_text().splitlines()
     assignments = re.compile(r"# (\w+ = |\[\[)")
     found = read(tmp_path, "\n".join(line[2:] if assignments.match(line) else line for line in lines))
-    assert {e.rule for e in found} == {"huber(threshold=by_samples(0, 2))"}
-    assert {"batch", "local_steps", "participation", "certify"} <= {name for name, _ in found[0].options}
+    told = {"mean", "huber", "trimmed_mean(f=10)", "trimmed_mean(f=30)"}
+    assert {e.rule for e in found} == {"huber(threshold=by_samples(0, 2))", *told}
+    loop = {"batch", "momentum", "local_steps", "participation", "certify"}
+    assert loop <= {name for name, _ in found[0].options}
 
 
 def test_one_experiment(tmp_path):
@@ -65,6 +67,35 @@ def test_lists_make_a_grid(tmp_path):
         in found
     )
     assert all(e.rule in ("mean", f"krum(f={e.liars})") for e in found)
+
+
+def test_hyperparameters_are_swept_by_lists(tmp_path):
+    found = read(
+        tmp_path,
+        """
+        data = "synthesized"
+        rule = ["mean", "krum(f={f})"]
+        attack = ["none", "ipm"]
+        epsilon = 0.2
+        f_told = [2, 4, 8]
+        m = 20
+        step = [0.1, 0.25]
+        [options]
+        momentum = [0, 0.9]
+        """,
+    )
+    assert all(e.liars == (4 if e.attack else 0) for e in found)  # what rules are told changes nobody who lies
+    settings = {(e.attack, e.step, dict(e.options)["momentum"]) for e in found}
+    assert settings == {(attack, step, beta) for attack in (None, "ipm") for step in (0.1, 0.25) for beta in (0, 0.9)}
+    for one in settings:
+        rules = [e.rule for e in found if (e.attack, e.step, dict(e.options)["momentum"]) == one]
+        assert rules == ["mean", "krum(f=2)", "krum(f=4)", "krum(f=8)"]  # a rule without {f} is run once
+
+
+def test_f_told_may_be_for_one_grid_of_several(tmp_path):
+    grids = '[[grid]]\nrule = "huber"\n[[grid]]\nrule = "median_of_means(f={f})"'
+    found = read(tmp_path, 'data = "synthesized"\nf_told = 3\n' + grids)
+    assert [e.rule for e in found] == ["huber", "median_of_means(f=3)"]
 
 
 def test_no_attack_has_no_liars_and_is_run_once(tmp_path):
@@ -180,6 +211,21 @@ GOOD = 'data = "synthesized"\nrule = "mean"\n'
         (GOOD + "m = [[1]]", "m must be one value or a list of values"),
         (GOOD + "seeds = []", "seeds must be one value or a list of values"),
         (GOOD + "seeds = 0", "seeds must be at least 1"),
+        (
+            GOOD + "step = []",
+            "step must be one value or a list of values, got []. Write at least one, or leave step out",
+        ),
+        (GOOD + "step = [0.1, -1]", "step must be a number above 0 and finite, got -1"),
+        (GOOD + "[options]\nmomentum = []", "got []. Write at least one, or leave momentum out"),
+        (GOOD + "[options]\nmomentum = [0, 1]", "needs 0 <= momentum < 1; met momentum = 1. Usual is 0.9"),
+        (GOOD + "f_told = [2, 4]", 'no rule has {f}, as in rule = "trimmed_mean(f={f})". Leave it out'),
+        ('data = "mnist"\nrule = "krum(f={f})"\nf_told = []', "Write at least one, or leave f_told out"),
+        ('data = "mnist"\nrule = "krum(f={f})"\nf_told = [2, 1.5]', "f_told must be an integer, got 1.5"),
+        ('data = "mnist"\nrule = "krum(f={f})"\nf_told = -1', "f_told must be at least 0, got -1"),
+        (
+            'data = "femnist"\nrule = "mean"\npartition = "dirichlet(alpha=0.1)"',
+            "clients of its own, by writer, and dirichlet",
+        ),
         ('data = "synthesised"\nrule = "mean"', "unknown data 'synthesised'. Did you mean 'synthesized'?"),
         ('data = "mnist"\nrule = "trimed_mean(f=1)"', "unknown rule 'trimed_mean'. Did you mean 'trimmed_mean'?"),
         ('data = "mnist"\nrule = 3', "rule must be text in quotes"),

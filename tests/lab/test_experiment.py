@@ -261,11 +261,26 @@ def test_no_changed_number_goes_unnoticed(tmp_path):
     assert store.has(SMALL)
 
 
+def test_weights_are_kept_with_the_samples_they_are_judged_by(tmp_path):
+    store = Store(tmp_path)
+    watched = replace(SMALL, partition="random_cuts", options=(*SMALL.options, ("keep_weights", 1)))
+    store.put(run(watched))
+    found = store.get(watched)
+    assert sum(found.samples) == 200
+    assert len(set(found.samples)) > 1
+    assert run(SMALL).samples is None
+
+
 def test_results_from_before_there_were_checksums_are_taken_with_a_note(tmp_path, caplog):
     store = Store(tmp_path)
     store.put(run(SMALL))
     record = json.loads(store.path(SMALL).read_text())
-    del record["sha256"], record["infeasible"], record["experiment"]["model"]  # what there was not yet
+    del (
+        record["sha256"],
+        record["infeasible"],
+        record["samples"],
+        record["experiment"]["model"],
+    )  # what there was not yet
     store.path(SMALL).write_text(json.dumps(record))
     assert store.has(SMALL)
     assert store.all()

@@ -26,7 +26,7 @@ def test_the_document_does_what_it_says(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr
     for rule in ("huber", "krum(f=3)", "mine:nearest_half", "mine:middle(f=3)", "mine:sign_votes"):
-        assert done.stdout.count(rule) == 3, done.stdout
+        assert done.stdout.count(rule) == 4, done.stdout  # its worst case, and three attacks
     results = Store(tmp_path / "out" / "results").all()
     assert len(results) == 15
     assert all(result.series["loss"][-1] < result.series["loss"][0] for result in results)

@@ -3,14 +3,15 @@
 import csv
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from browser import probe_page
 from fedhold.lab import Experiment, Result, Verdict
-from fedhold.lab.report import Panel, write_report
-from fedhold.report import Paragraph, Source, Table, number
+from fedhold.lab.report import ANSWER, NAMED, PROVEN, Panel, panels_of, write_report
+from fedhold.report import Heading, Paragraph, Source, Table, rule_style
 
 M, ROUNDS, LIARS = 40, 30, 8
 LABELS = {"mean": "mean", "krum": "krum(f=8)", "huber": "huber(threshold=0.2)", "huber automatic": "huber"}
@@ -88,11 +89,11 @@ def test_the_files_hold_the_numbers(tmp_path):
     assert [row["outcome"] for row in read(folder / "claims.csv")] == ["holds", "fails", "undecided"]
     assert read(folder / "table-1-measured.csv")[1] == {"rule": "huber", **dict.fromkeys(WIDE, "")}
     names = sorted(p.name for p in folder.iterdir())
-    watched = "synthesized-{}-epsilon-0.2-huber-automatic-m-40-rounds-30"
+    watched = "{}-huber-automatic"  # what differs, and the rule
     for attack in ("sign-flip", "krum-attack"):
         assert f"detection-{watched.format(attack)}.csv" in names
         assert f"weights-{watched.format(attack)}-seed-0.csv" in names
-        assert f"radius-for-f-8-synthesized-{attack}-epsilon-0.2-m-40-rounds-30.csv" in names
+        assert f"radius-for-f-8-{attack}.csv" in names
     assert len(names) == 3 + 2 * 4
     weights = read(folder / f"weights-{watched.format('sign-flip')}-seed-0.csv")
     assert [int(row["client"]) for row in weights if row["liar"] == "1"] == panel().series["huber automatic"][
@@ -139,16 +140,89 @@ def test_the_page_needs_no_network(tmp_path):
 
 def test_a_method_has_one_colour_in_all_charts(tmp_path):
     page = report(tmp_path, png=False).read_text(encoding="utf-8")
-    legend = re.findall(r'<path class="line (c\d)"[^>]* d="M1 5H23"/></svg>.*?<span class="label">([^<]+)<', page)
+    swatch = r'<path class="line (c\d)"[^>]* d="M1 5H29"/><path class="mark[^>]* d="([^"]+)"/></svg>'
+    legend = re.findall(swatch + r'.*?<span class="label">([^<]+)<', page)
     assert len(legend) > 2 * len(LABELS)
-    assert len(set(legend)) == len({label for _, label in legend})
+    assert len(set(legend)) == len({label for *_, label in legend})
+    style = {label: (colour, mark) for colour, mark, label in legend}
+    assert style["huber"][0] == style["huber automatic"][0] == f"c{rule_style('huber').colour}"
+    assert style["huber"][1] != style["huber automatic"][1]
 
 
 def test_a_certificate_that_proved_nothing_is_said(tmp_path):
     run = result(watched=True)
     nothing = result(watched=True, series={"rmse": run.series["rmse"], "radius": [None] * ROUNDS})
     page = write_report(tmp_path, [nothing], title="t", png=False).read_text(encoding="utf-8")
-    assert "Asked for, but proven in no round: synthesized, sign_flip, epsilon 0.2, huber" in page
+    assert "Asked for, but proven in no round: sign_flip, huber." in page
+
+
+def test_the_answer_comes_first(tmp_path):
+    runs = [
+        result(rule, seed, attack=attack) for rule in LABELS.values() for seed in (0, 1) for attack in ("ipm", "alie")
+    ]
+    opening = {name: [Heading(f"of {name}")] for name in (ANSWER, NAMED, PROVEN)}
+    page = write_report(tmp_path, runs, title="t", opening=opening, png=False).read_text(encoding="utf-8")
+    places = [
+        page.index(text)
+        for text in ("of What came out", 'class="matrix"', ">Curves</h2>", "of Who is", "of What is", ">Runs</h2>")
+    ]
+    assert places == sorted(places)
+    assert "16 runs. All of them: synthesized, balanced, epsilon 0.2, 40 clients, step 0.02, 30 rounds." in page
+    assert re.findall("<figcaption>([^<]+)<", page)[1:] == ["ipm", "alie"]
+    rows = read(tmp_path / "numbers" / "matrix-rmse.csv")
+    assert len(rows) == 2 * len(LABELS)
+    ends = [run.end for run in runs if run.experiment.rule == "mean" and run.experiment.attack == "alie"]
+    (cell,) = [row for row in rows if (row["rule"], row["attack"]) == ("mean", "alie")]
+    assert float(cell["rmse"]) == pytest.approx(np.mean(ends), rel=1e-6)
+    assert [float(cell["low"]), float(cell["high"])] == pytest.approx([min(ends), max(ends)], rel=1e-6)
+
+
+def test_with_claims_these_are_the_answer(tmp_path):
+    assert 'class="matrix"' not in report(tmp_path, png=False).read_text(encoding="utf-8")
+
+
+def test_a_panel_without_a_point_is_left_out(tmp_path):
+    nothing = {"rmse": [None] * ROUNDS}
+    runs = [result("mean", series=nothing, attack="ipm"), result("mean"), result("huber")]
+    page = write_report(tmp_path, runs, title="t", png=False).read_text(encoding="utf-8")
+    assert re.findall('class="chart"[^>]*><figcaption>([^<]+)<', page) == ["sign_flip"]
+    assert [row["mark"] for row in read(tmp_path / "numbers" / "matrix-rmse.csv")] == ["diverged", "", ""]
+
+
+def test_detection_is_left_out_where_a_rule_does_not_weigh(tmp_path):
+    watched = result("huber", watched=True)
+    alike = replace(result("mean", watched=True), weights=np.ones((ROUNDS, M), np.float16))
+    page = write_report(tmp_path, [watched, alike], title="t", png=False).read_text(encoding="utf-8")
+    assert page.count('<figure class="weights"') == 1
+    assert "Left out, because the rule gives every client the same weight per sample" in page
+    assert "sign_flip, mean." in page
+
+
+def test_detection_is_judged_by_weight_per_sample(tmp_path):
+    run = result("huber", watched=True)
+    weights = run.weights.copy()
+    few = next(k for k in range(M) if k not in run.byzantine)
+    weights[:, few] = 0.1  # an honest client with few samples
+    samples = [100] * M
+    samples[few] = 8
+    for name, counts, expected in (("blind", None, 8 / 9), ("judged", samples, 1.0)):
+        write_report(tmp_path / name, [replace(run, weights=weights, samples=counts)], title="t", png=False)
+        rows = read(tmp_path / name / "numbers" / "detection-sign-flip-huber.csv")
+        last = [row["mean"] for row in rows if row["label"] == "precision"][-1]
+        assert float(last) == pytest.approx(expected)
+
+
+def test_panels_are_titled_by_what_sets_them_apart():
+    runs = [replace_experiment(result(rule), step=step) for rule in ("mean", "huber") for step in (0.1, 0.2)]
+    panels = panels_of(runs)
+    assert [(panel.title, list(panel.series)) for panel in panels] == [
+        ("step 0.1", ["mean", "huber"]),
+        ("step 0.2", ["mean", "huber"]),
+    ]
+
+
+def replace_experiment(run, **changes):
+    return replace(run, experiment=replace(run.experiment, **changes))
 
 
 def test_an_empty_report_is_a_page(tmp_path):
@@ -213,7 +287,7 @@ def test_a_browser_shows_the_report(tmp_path):
         assert probe["outside"] == []
         assert probe["overlaps"] == []
         lines = panel().series.values()
-        ends = {k: [number(float(np.mean([run.series["rmse"][k] for run in line]))) for line in lines] for k in (0, -1)}
+        ends = {k: [f"{np.mean([run.series['rmse'][k] for run in line]):.3f}" for line in lines] for k in (0, -1)}
         assert probe["before"] == ends[-1]
         assert probe["hovered"] == ends[0]
         assert probe["round"] == "1"

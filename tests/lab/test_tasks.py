@@ -16,7 +16,6 @@ from fedhold.lab import (
     random_cuts,
     shard,
     tasks,
-    torch_task,
 )
 
 PIXELS, CLASSES = 20, 4
@@ -78,16 +77,19 @@ def test_mlp_agrees_with_torch(cut):
     assert task.loss(w, data) == pytest.approx(expected["loss"], rel=1e-5)
 
 
-def test_torch_task_agrees_with_mlp(cut, monkeypatch):
-    monkeypatch.setattr(torch_task, "CHUNK", 50)  # several groups, the last not full
+@pytest.mark.parametrize("vectorized", [True, False])
+def test_torch_task_agrees_with_mlp(cut, vectorized):
     torch.manual_seed(1)
     data = images(130)
-    numpy_task, task = Mlp(data, hidden=8, classes=CLASSES), TorchTask(network(), cross_entropy, data)
+    numpy_task = Mlp(data, hidden=8, classes=CLASSES)
+    # Several groups, the last not full; one by one, clients in pieces.
+    together = {"vectorized": vectorized, "chunk": 50 if vectorized else 5}
+    task = TorchTask(network(), cross_entropy, data, **together)
     w = task.initial(np.random.default_rng(0))
     shards = shard(data, cut(130, 11, np.random.default_rng(2)))
     assert task.d == numpy_task.d
     np.testing.assert_allclose(task.gradients(w, shards), numpy_task.gradients(w, shards), rtol=1e-5, atol=1e-7)
-    assert task.vectorized
+    assert task.vectorized == vectorized
     assert task.evaluate(w) == pytest.approx(numpy_task.evaluate(w), rel=1e-5)
     assert task.loss(w, data) == pytest.approx(numpy_task.loss(w, data), rel=1e-5)
 
@@ -276,6 +278,20 @@ def test_pixels_in_bytes_are_their_numbers(sizes, block, monkeypatch):
     np.testing.assert_array_equal(task.gradients(w, shards), found)
     assert task.evaluate(w) == pytest.approx(plain.evaluate(w), rel=1e-5)
     assert task.loss(w, data) == pytest.approx(plain.loss(w, floats), rel=1e-5)
+
+
+@pytest.mark.parametrize("vectorized", [True, False])
+def test_a_torch_module_sees_pixels_in_bytes_as_their_numbers(vectorized):
+    torch.manual_seed(6)
+    rng = np.random.default_rng(6)
+    data = Samples(rng.integers(0, 256, (30, PIXELS)).astype(np.uint8), rng.integers(0, CLASSES, 30))
+    floats, parts = Samples((data.inputs / 255).astype(np.float32), data.targets), np.split(np.arange(30), [4, 20])
+    module = network()
+    task = TorchTask(module, cross_entropy, data, vectorized=vectorized)
+    gradients, shards = task.gradients(task.initial(rng), shard(data, parts)), shard(floats, parts)
+    for i in range(3):
+        np.testing.assert_allclose(gradients[i], by_autograd(module, shards, i), rtol=1e-5, atol=1e-7)
+    assert task.evaluate(task.initial(rng)) == TorchTask(module, cross_entropy, floats).evaluate(task.initial(rng))
 
 
 def test_gradients_into_columns_that_lie_apart():

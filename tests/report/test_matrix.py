@@ -1,12 +1,14 @@
 """The matrix: in a real browser it sorts, filters and shows curves; what it is given cannot break out of it."""
 
 import json
+import math
 import re
 
 import pytest
 
 from browser import probe_page
-from fedhold.report import Entry, Facet, Matrix, Section, page
+from fedhold.report import Entry, Facet, Matrix, Scale, Section, page, rule_style
+from fedhold.report.colours import SCALE
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 ROWS = [("mean", ""), ("krum", "told f"), ("huber", ""), (HOSTILE, "")]
@@ -87,9 +89,7 @@ def test_it_can_be_read_sorted_and_filtered(seen):
 
 def test_a_cell_shows_the_curves_behind_it(seen):
     for found in seen.values():
-        assert (
-            found["told"] == "huber under alie, clothes, 20%: 0.30 (0.25 to 0.35 over seeds); accuracy 0.3 at the end"
-        )
+        assert found["told"] == "huber, alie, clothes: 0.30 (0.25 to 0.35 over seeds); accuracy 0.3 at the end"
         assert found["lines"] == 4
 
 
@@ -97,6 +97,66 @@ def test_it_fits_every_screen_and_text_stays_text(seen):
     for found in seen.values():
         assert found["wide"]
         assert found["scripts"] == 0
+
+
+def metric_matrix():
+    """Less is better; one rule diverged under alie and one is infeasible, and the facet has a single choice."""
+    values = {0: (1.04, 2.5), 1: (1.1, None), 2: (1.02, 1.03456), 3: (None, None)}
+    marks = {(1, 1): "diverged", (3, 0): "infeasible", (3, 1): "infeasible"}
+    entries = [
+        Entry(
+            row,
+            column,
+            (0,),
+            *[math.nan if value is None else value] * 3,
+            mark=marks.get((row, column), ""),
+            curve=(9.0, value),
+        )
+        for row, columns in values.items()
+        for column, value in enumerate(columns)
+    ]
+    scale = Scale(10.2, 1.02, "ten times", "the best", logarithmic=True, digits=3)
+    rules = [(rule, "") for rule in ("mean", "krum", "huber", "parts:mine")]
+    step = Facet("step", ["0.1"], {})
+    return Matrix("rmse", rules, ["no attack", "alie"], [step], [("rmse", [1, 2])], entries, scale)
+
+
+LOOK_METRIC = """
+const look = frame => {
+  const page = frame.contentDocument, all = selector => [...page.querySelectorAll(selector)];
+  const press = element => element.dispatchEvent(new frame.contentWindow.MouseEvent("click", {bubbles: true}));
+  const rules = () => all(".matrix tbody tr").map(row => row.dataset.rule);
+  const texts = row => [...row.cells].slice(1).map(cell => cell.textContent);
+  const seen = {first: rules(), cells: Object.fromEntries(all(".matrix tbody tr").map(row => [row.dataset.rule, texts(row)]))};
+  seen.classes = all(".matrix tbody td").map(cell => cell.className).filter(Boolean);
+  seen.backs = all(".matrix tbody tr:first-child td").map(cell => cell.style.background);
+  seen.shown = all(".matrix .filters label").filter(label => label.offsetParent).map(label => label.textContent.split(" ")[0]);
+  seen.lines = all(".matrix tbody th path").map(path => [path.getAttribute("class"), path.getAttribute("stroke-dasharray")]);
+  press(all(".matrix thead button")[2]); press(all(".matrix thead button")[2]); seen.turned = rules();
+  press(all(".matrix tbody td button")[0]); seen.behind = all(".matrix .behind path.line").length;
+  return seen;
+};
+"""
+
+
+def test_less_can_be_better_and_what_has_no_number_is_last(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(page("Results", "", [Section("What came out", [metric_matrix()])]), encoding="utf-8")
+    for found in probe_page(path, LOOK_METRIC).values():
+        assert found["first"] == ["huber", "mean", "krum", "parts:mine"]
+        assert found["cells"] == {
+            "huber": ["1.035", "1.020", "1.035"],
+            "mean": ["2.500", "1.040", "2.500"],
+            "krum": ["diverged", "1.100", "diverged"],
+            "parts:mine": ["infeasible"] * 3,
+        }
+        assert {"whole diverged", "diverged", "whole refused", "refused"} <= set(found["classes"])
+        assert found["backs"][1] == "rgb({}, {}, {})".format(*SCALE[-1])  # the best is the brightest
+        assert found["shown"] == ["show", "rules"]  # no filter with a single choice, nobody is told anything
+        styles = [rule_style(rule) for rule in found["first"]]
+        assert found["lines"] == [[f"line c{style.colour}", style.dashes] for style in styles]
+        assert found["turned"] == ["parts:mine", "krum", "mean", "huber"]
+        assert found["behind"] == 4
 
 
 def test_the_numbers_are_json_that_cannot_end_the_element():

@@ -1,5 +1,6 @@
 """Pages: what is put into them is text, whatever it is; empty sections are left out; tables know their numbers."""
 
+import math
 from html.parser import HTMLParser
 from importlib import resources
 
@@ -21,6 +22,7 @@ from fedhold.report import (
     curve,
     draw,
     page,
+    rule_styles,
     weight_map,
 )
 
@@ -51,7 +53,7 @@ class Tags(HTMLParser):
 
 
 def hostile_page():
-    chart = draw(Chart(HOSTILE, HOSTILE, (curve(HOSTILE, (0,), [[1.0, 2.0]]),)), {HOSTILE: 0})
+    chart = draw(Chart(HOSTILE, HOSTILE, (curve(HOSTILE, (0,), [[1.0, 2.0]]),)), rule_styles({HOSTILE: HOSTILE}))
     table = Table(HOSTILE, (HOSTILE, "b"), [(HOSTILE, 1.0), (None, True)], long=[HOSTILE])
     blocks = [
         Paragraph(HOSTILE),
@@ -94,14 +96,19 @@ def test_sections_without_blocks_are_left_out():
     [
         ((1, 2.5), "number"),
         ((1, None), "number"),
-        ((None, None), ""),
-        ((1, True), ""),
-        ((1, "text"), ""),
-        (("a", "b"), ""),
+        ((None, None), "short"),
+        ((1, True), "short"),
+        ((1, "text"), "short"),
+        (("a", "a text that may be broken into lines"), ""),
     ],
 )
-def test_columns_of_numbers_are_flush_right(column, kind):
+def test_columns_of_numbers_are_flush_right_and_short_texts_are_not_broken(column, kind):
     assert Table("", ("a",), [(value,) for value in column]).classes == [kind]
+
+
+def test_a_column_has_equal_decimals():
+    table = Table("", ("a", "b"), [(0.5, 1.0), (12.345, "infeasible"), (None, 2.25), (math.nan, 3)])
+    assert table.texts == [("0.5", "1.00"), ("12.3", "infeasible"), ("", "2.25"), ("-", "3")]
 
 
 def test_a_table_without_header_has_none():

@@ -6,7 +6,7 @@ import pytest
 
 from audits import CLAIM, ESCAPES
 from fedhold.errors import MOST_SHOWN
-from fedhold.report.formats import cell, csv_cell, number
+from fedhold.report.formats import column, csv_cell, number
 from fedhold.report.untrusted import MOST_STORED, one_line, quoted, visible
 
 
@@ -21,16 +21,11 @@ def test_numbers_are_short():
     ]
 
 
-def test_cells_for_readers_and_for_files():
-    assert [cell(v) for v in (None, True, False, 3, 0.123456, math.nan, "text")] == [
-        "",
-        "yes",
-        "no",
-        "3",
-        "0.123",
-        "-",
-        "text",
-    ]
+def test_columns_for_readers_and_cells_for_files():
+    assert column([None, True, False, 3, 0.123456, math.nan, "text"]) == ["", "yes", "no", "3", "0.123", "-", "text"]
+    assert column([0.5, 12.0, 1e9, 1e-7]) == ["0.5", "12.0", "1e9", "1e-7"]
+    assert column([3.0, 4.0]) == ["3", "4"]
+    assert column([0.000123, 0.00456]) == ["0.000123", "0.004560"]
     assert [csv_cell(v) for v in (None, True, 3, 0.1234567891, math.nan, math.inf)] == [
         None,
         True,

@@ -11,7 +11,7 @@ from PIL import Image
 from fedhold.report import save_png
 from fedhold.report.colours import SCALE
 from fedhold.report.heatmap import column_ticks, group_means, groups, picture, weight_map
-from fedhold.report.weights import detection, held_down
+from fedhold.report.weights import detection, held_down, weighs
 
 
 def test_held_down_means_below_half_the_median():
@@ -42,10 +42,27 @@ def test_detection_counts_those_who_took_part():
     np.testing.assert_array_equal(recall, [1, 1, 0, nan, nan])
 
 
+def test_detection_is_judged_by_weight_per_sample():
+    samples = np.array([10.0, 100, 100, 100, 100])
+    weights = np.array([[0.1, 1.0, 1, 1, 0.2]])  # the first has few samples, the last is held down
+    liars = np.array([False, False, False, False, True])
+    assert [part.tolist() for part in detection(weights, liars)] == [[0.5], [1.0]]
+    assert [part.tolist() for part in detection(weights, liars, samples)] == [[1.0], [1.0]]
+
+
 def test_krum_holds_nobody_down():
     weights = np.zeros((1, 9))
     weights[0, 3] = 9
     assert not held_down(weights).any()
+    assert np.isnan(detection(weights, np.arange(9) < 2)).all()  # a median of 0 judges nobody
+
+
+def test_a_mean_does_not_weigh():
+    samples = np.array([10.0, 20, 30])
+    assert not weighs(np.array([samples / 20] * 2, np.float16), samples)
+    assert not weighs(np.ones((2, 3)), samples)
+    assert not weighs(np.full((2, 3), np.nan))
+    assert weighs(np.array([[1.0, 1.0, 1.0], [1.4, 1.4, 0.2]]), samples)
 
 
 def test_picture_is_a_png_of_the_weights_with_liars_on_top():

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 import fedhold.updates.matrix
 from cases import FROM_ZERO, RESCALING, ROBUST, parameters, takes
 from fedhold import RULES, aggregate, thresholds
+from fedhold.geometry import Geometry
 from fedhold.updates import Updates
 
 every_rule = pytest.mark.parametrize("rule", sorted(RULES))
@@ -366,7 +367,7 @@ def test_the_certificate_of_a_result():
     assert 0 < result.certificate.radius(2) < result.certificate.radius(8) < np.inf
     assert aggregate(X, "median").certificate is None
     single = aggregate(X.astype(np.float32)).certificate.radius(8)
-    assert single == pytest.approx(result.certificate.radius(8), rel=1e-3)
+    assert single == pytest.approx(result.certificate.radius(8), rel=1e-2)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
@@ -381,7 +382,7 @@ def test_the_certificate_is_made_of_the_clients_own_angles(dtype, scale):
     pulls = samples / samples.max() * np.minimum(distances, result.clients.thresholds)
     units = away / distances[:, None]
     exact = np.linalg.eigvalsh(np.sqrt(np.outer(pulls, pulls)) * (units @ units.T))[-1]
-    assert exact <= result.certificate.eigenvalue <= exact + 3e-4 * pulls.sum()
+    assert exact <= result.certificate.eigenvalue <= exact + 1e-3 * pulls.sum()
     np.testing.assert_allclose(result.certificate.distances, distances, rtol=1e-5)
 
 
@@ -402,9 +403,27 @@ def test_the_certificate_covers_what_an_unfinished_solve_is_off():
     assert 0 < off <= loose.certificate.radius(0) < np.inf
 
 
-def test_the_certificate_notices_changed_updates():
+def test_the_certificate_notices_changed_updates(monkeypatch):
+    """Where it has to read them again. Where the products of all pairs are known, it is about the updates as they were."""
     X = clients(8)
+    before = aggregate(X).certificate.radius(2)
+    result = aggregate(X)
+    X[5] += 1
+    assert result.certificate.radius(2) == before
+    monkeypatch.setattr(Geometry, "known_residuals", lambda *_: None)
     result = aggregate(X)
     X[5] += 1
     with pytest.raises(RuntimeError, match="updates have changed"):
         _ = result.certificate
+
+
+@pytest.mark.parametrize("rule", ["huber", "spectral_huber"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("offset", [0.0, 5.0, 300.0])
+def test_the_certificate_from_known_pairs_is_hardly_wider(rule, dtype, offset, monkeypatch):
+    X = (clients(8, m=24, d=400) + offset).astype(dtype)
+    known = aggregate(X, rule).certificate
+    monkeypatch.setattr(Geometry, "known_residuals", lambda *_: None)
+    read = aggregate(X, rule).certificate
+    for f in (1, 4, 8):
+        assert 0.995 * read.radius(f) <= known.radius(f) <= 1.04 * read.radius(f)

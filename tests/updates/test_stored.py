@@ -24,6 +24,7 @@ from fedhold import RULES, aggregate, open_update, open_updates, save_update
 from fedhold.aggregation import PAIRED
 from fedhold.cli.aggregate import bar, read_samples
 from fedhold.cli.app import app
+from fedhold.geometry import Geometry
 from fedhold.report import ProgressLines
 from fedhold.storage import whole_file
 from fedhold.updates import Updates
@@ -280,7 +281,9 @@ def test_a_file_cut_after_it_was_opened(tmp_path):
     np.testing.assert_allclose(result.value, aggregate(rows[[0, 1, 2, 3, 5, 7, 8]]).value, rtol=1e-5)
 
 
-def test_a_file_changed_later_is_an_error(tmp_path):
+def test_a_file_changed_later_is_an_error(tmp_path, monkeypatch):
+    """Where a certificate has to read files again: the first look at few files has found all that it needs."""
+    monkeypatch.setattr(Geometry, "known_residuals", lambda *_: None)
     store(tmp_path, honest_updates(9, D))
     result = aggregate(tmp_path)
     save_update(np.ones(D), tmp_path / "client004.npy")

@@ -29,3 +29,8 @@ __all__ = [
     "unusable_metrics",
     "watch",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, for help() and for the completion of names."""
+    return sorted(__all__)

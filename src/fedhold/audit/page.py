@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +37,11 @@ from fedhold.report import (
     Heading,
     Paragraph,
     Section,
+    Style,
     Table,
     draw,
     page,
+    plain_styles,
     quoted,
     visible,
     write_tables,
@@ -96,14 +99,13 @@ def write_audit(
     """
     ranked = standings(rounds)
     metrics, below = _metric_charts(rounds, beside or {}), _other_charts(rounds)
-    labels = dict.fromkeys(line.label for chart in [*metrics, *below] for line in chart.curves)
-    order = {label: k for k, label in enumerate(labels)}
+    styles = plain_styles(line.label for chart in [*metrics, *below] for line in chart.curves)
     sections = [
         Section("Summary", _summary(rounds, ranked, notes)),
         Section("Who was held down", [Paragraph(HEAT), node_map(rounds, ranked)] if ranked else []),
         Section("Suspects", _suspects(ranked)),
-        Section("Metrics", _metrics(metrics, order)),
-        Section("Certificate and time", [_proven(rounds), *_cards(below, order)]),
+        Section("Metrics", _metrics(metrics, styles)),
+        Section("Certificate and time", [_proven(rounds), *_cards(below, styles)]),
         Section("Claims", _claims(rounds)),
         Section("Files", [Paragraph("Beside this page: the numbers in numbers/*.csv.")]),
     ]
@@ -166,8 +168,8 @@ def _standings(ranked: Sequence[Standing]) -> list[Block]:
     return blocks
 
 
-def _metrics(charts: Sequence[Chart], order: Mapping[str, int]) -> list[Block]:
-    blocks = _cards(charts[:MOST_CHARTS], order)
+def _metrics(charts: Sequence[Chart], styles: Mapping[str, Style]) -> list[Block]:
+    blocks = _cards(charts[:MOST_CHARTS], styles)
     if len(charts) > MOST_CHARTS:
         blocks.insert(0, Paragraph(f"The first {MOST_CHARTS} of {len(charts)}; all are in numbers/metrics.csv."))
     return blocks
@@ -184,8 +186,8 @@ def _claims(rounds: Sequence[RoundRecord]) -> list[Block]:
     return [Paragraph(CLAIMS), table] if table.rows else []
 
 
-def _cards(charts: Iterable[Chart], order: Mapping[str, int]) -> list[Block]:
-    drawings = [draw(chart, order) for chart in charts]
+def _cards(charts: Iterable[Chart], styles: Mapping[str, Style]) -> list[Block]:
+    drawings = [draw(chart, styles) for chart in charts]
     return [Cards(drawings)] if drawings else []
 
 
@@ -202,7 +204,8 @@ def _other_charts(rounds: Sequence[RoundRecord]) -> list[Chart]:
     parts = {part: line for part in ("round", "aggregation") if (line := seconds_series(rounds, part))}
     charts = []
     if fs:
-        charts.append(_chart(f"Radius for f = {fs}", "radius", {"radius": radius_series(rounds)}, rounds))
+        radius = _chart(f"Radius for f = {fs}", "radius", {"radius": radius_series(rounds)}, rounds)
+        charts.append(replace(radius, gaps=True))
     if parts:
         charts.append(_chart("Seconds per round", "seconds", parts, rounds, log=True))
     return charts

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedhold.aggregation import Aggregation, aggregate
 from fedhold.errors import integer, require
 from fedhold.kernels import Floats, Vector
+from fedhold.spec import DEFAULT
 
 NUMBERS = 10_000  # in an update: enough for honest clients to be about as far from each other as in a network
 HIDDEN = 0.5  # spreads between the honest mean and the colluders: closer to everyone than the honest are to each other
@@ -56,12 +57,16 @@ class ExampleRound:
         return float(np.linalg.norm(value.astype(np.float64) - self.centre)) / self.spread
 
     def moved(self, result: Aggregation) -> float:
-        """How far a Huber aggregate is, in spreads, from that of the honest clients alone at the same thresholds."""
+        """How far an aggregate of the default rule is, in spreads, from the Huber aggregate of the honest clients alone.
+
+        Thresholds and samples are as the rule took them: it counts no n_i beyond their median.
+        """
+        most = np.median([row.samples for row in result.clients if row.status != "rejected"])
         honest = [row for row in result.clients if not self.lies[row.client]]
         alone = aggregate(
             [self.updates[row.client] for row in honest],
             "huber",
-            samples=[row.samples for row in honest],
+            samples=[min(row.samples, most) for row in honest],
             sample_cap=None,
             threshold=[row.threshold for row in honest],
         )
@@ -125,7 +130,9 @@ def make_round(clients: int = 100, liars: int = 20, seed: int = 0) -> ExampleRou
     return ExampleRound(sent, samples, tuple(lies), centre, spread)
 
 
-def apply_rules(example: ExampleRound, rules: tuple[str, ...] = ("mean", "median", "krum", "huber")) -> list[Outcome]:
+def apply_rules(
+    example: ExampleRound, rules: tuple[str, ...] = ("mean", "median", "krum", "huber", DEFAULT)
+) -> list[Outcome]:
     """Aggregate the round by each of the rules. Krum is given the true number of liars; the others need no parameter."""
     return [_outcome(example, rule, {"f": len(example.liars)} if rule == "krum" else {}) for rule in rules]
 

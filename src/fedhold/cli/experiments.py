@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +13,11 @@ from rich.markup import escape
 from fedhold.cli.audits import write_audit_report
 from fedhold.cli.errors import usage_errors
 from fedhold.cli.parameters import Argument, Option
-from fedhold.report import print_line, print_table, table_of, visible
+from fedhold.report import decimals, fixed, print_line, print_table, table_of, visible
 
 if TYPE_CHECKING:
     from fedhold.lab import Panel, Result
+    from fedhold.report import Matrix
 
 
 def init(
@@ -100,45 +102,47 @@ def _report_results(path: Path, out: Path | None, console: Console) -> None:
 
 
 def _write_report(results: Sequence[Result], out: Path, console: Console) -> None:
-    """Print where each curve ends, and write the page with all of them."""
-    from fedhold.lab import write_report
+    """Print the worst case of each rule and where each curve ends, and write the page."""
+    from fedhold.lab import Differences, matrices, panels_of, write_report
 
-    charts, refused = panels(results), [result for result in results if result.infeasible]
-    for chart in charts:
-        at_the_end = f"{chart.metric} at the end"
-        table = table_of("rule", "seeds", at_the_end, numbers=("seeds", at_the_end))
-        for rule, runs in chart.series.items():
-            ends = [float("nan") if one.end is None else one.end for one in runs]
-            spread = f" ({min(ends):.4g} to {max(ends):.4g})" if len(ends) > 1 else ""
-            table.add_row(escape(visible(rule)), str(len(ends)), f"{sum(ends) / len(ends):.4g}{spread}")
-        for one in {one.experiment.rule: one for one in refused if title_of(one) == chart.title}.values():
-            table.add_row(escape(visible(one.experiment.rule)), "-", "infeasible")
-        print_table(console, visible(chart.title), table)
-    if refused:
-        reasons = table_of("infeasible", "reason")
-        for reason, rule in {one.infeasible: one.experiment.rule for one in refused}.items():
-            reasons.add_row(escape(visible(rule)), escape(visible(reason)))
-        print_table(console, "Not run", reasons)
-    path = write_report(out, results, title="Results", panels=charts)
+    common = Differences.among(one.experiment for one in results).common
+    if common:
+        print_line(console, f"All runs: {', '.join(common)}.")
+        console.print()
+    for matrix in matrices(results):
+        _print_worst_cases(matrix, console)
+    for panel in panels_of(results):
+        _print_ends(panel, console)
+    refused = {(one.infeasible, one.experiment.rule) for one in results if one.infeasible}
+    reasons = table_of("infeasible", "reason")
+    for reason, rule in sorted(refused):
+        reasons.add_row(escape(visible(rule)), escape(visible(reason)))
+    print_table(console, "Not run", reasons)
+    path = write_report(out, results, title="Results")
     print_line(console, f"Report: {path}")
 
 
-def panels(results: Sequence[Result]) -> list[Panel]:
-    """One chart per setting (data, partition, attack, epsilon, ...), with one curve for each rule that was run in it."""
-    from fedhold.lab import Panel
+def _print_worst_cases(matrix: Matrix, console: Console) -> None:
+    """The answer in short: how bad it gets for each rule, and where."""
+    from fedhold.lab import where_of, worst_cases
 
-    charts: dict[str, dict[str, list[Result]]] = {}
-    for result in results:
-        if not result.infeasible:
-            charts.setdefault(title_of(result), {}).setdefault(result.experiment.rule, []).append(result)
-    return [Panel(title, next(iter(curves.values()))[0].metric, curves) for title, curves in charts.items()]
+    metric = matrix.axes[0][0] or "result"
+    table = table_of("rule", metric, "where", numbers=(metric,))
+    for rule, entry in worst_cases(matrix):
+        value = entry.mark or fixed(entry.value, matrix.scale.digits)
+        table.add_row(escape(visible(rule)), value, escape(visible(where_of(matrix, entry))))
+    print_table(console, f"The worst {metric} of each rule at the end", table)
 
 
-def title_of(result: Result) -> str:
-    """The setting of a result: all but the rule and the seed."""
-    of = result.experiment
-    liars = f", {of.spelled('attack')}, epsilon {of.epsilon:g}" if of.attack else ", no attack"
-    more = "".join(f", {name} {value}" for name, value in of.loop.items() if name not in ("keep_weights", "certify"))
-    model = f", {of.spelled('model')}" if of.model else ""
-    where = f"{of.spelled('data')}{model}, {of.spelled('partition')}, m = {of.m}"
-    return f"{where}, step {of.step:g}, {of.rounds} rounds{liars}{more}"
+def _print_ends(panel: Panel, console: Console) -> None:
+    """Where each curve of a panel ends."""
+    at_the_end = f"{panel.metric} at the end"
+    table = table_of("rule", "seeds", at_the_end, numbers=("seeds", at_the_end))
+    found = {rule: [math.nan if one.end is None else one.end for one in runs] for rule, runs in panel.series.items()}
+    places = decimals(end for ends in found.values() for end in ends)
+    for rule, ends in found.items():
+        spread = f" ({fixed(min(ends), places)} to {fixed(max(ends), places)})" if len(ends) > 1 else ""
+        mean = sum(ends) / len(ends)
+        shown = "diverged" if math.isnan(mean) else f"{fixed(mean, places)}{spread}"
+        table.add_row(escape(visible(rule)), str(len(ends)), shown)
+    print_table(console, visible(panel.title), table)

@@ -53,7 +53,7 @@ def _registries() -> list[_Registry]:
             frozenset({"knowledge", "shards", "byzantine"}),
         ),
         _Registry('Tasks: data = "..." in a config', DATA, frozenset({"seed", "cut", "m", "model"})),
-        _Registry('Models: model = "..." in a config', MODELS, frozenset({"samples_to_test"})),
+        _Registry('Models: model = "..." in a config', MODELS, frozenset({"samples_to_test", "classes"})),
         _Registry('Partitions: partition = "..." in a config', PARTITIONS, frozenset({"labels", "m", "rng"})),
     ]
 

@@ -23,3 +23,8 @@ from fedhold.flower.strategy import RobustStrategy
 from fedhold.flower.validation import Validation
 
 __all__ = ["Quarantine", "RobustResult", "RobustStrategy", "Validation"]
+
+
+def __dir__() -> list[str]:
+    """The public names, for help() and for the completion of names."""
+    return sorted(__all__)

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.aggregation import aggregate
 from fedhold.audit import unusable_metrics
 from fedhold.flower.api import MetricRecord, RecordDict, plain_average
 from fedhold.flower.replies import Reply
-from fedhold.kernels import Weights
+from fedhold.geometry import location
+from fedhold.kernels import Weights, weighted_median
+from fedhold.thresholds import automatic
+
+FINE, STEPS = 1e-6, 100  # a step this part of the thresholds ends the search; and the most steps. Some ten are usual.
 
 Average = Callable[[list[RecordDict], str], MetricRecord]
 """(replies, the name of the metric that holds the number of samples) -> averages; as Flower has it."""
@@ -77,9 +80,26 @@ def _with_samples(reply: Reply, used: float, weight_key: str) -> RecordDict:
 
 
 def _location(values: NDArray[Any], samples: Weights) -> Any:
-    """The Huber location of a metric over the nodes, the rows; of lists of numbers, that of each column by itself."""
+    """The Huber location of a metric over the nodes, the rows; of lists of numbers, that of each column by itself.
+
+    It is what the rule `huber` makes of one number per node. The thresholds depend on the location, and the location on them:
+    each is found for the other in turn.
+    """
     if values.ndim > 1:
         return [_location(column, samples) for column in values.T]
     if (values == values[0]).all():
         return float(values[0])
-    return float(aggregate(values[:, None].astype(np.float64), "huber", samples=samples, sample_cap=None).value[0])
+    numbers, counts = values.astype(np.float64), samples / samples.max()
+    place, threshold = (
+        float(weighted_median(numbers, np.sqrt(counts))),
+        automatic(),
+    )  # n_i T_i grows as the root of n_i.
+    for _ in range(STEPS):
+        with np.errstate(over="ignore"):  # A number near the largest float is infinitely far away.
+            away = numbers - place
+            limits = threshold(np.abs(away), counts)
+        step = location(away, counts, limits)
+        place += step
+        if abs(step) <= FINE * limits.max():
+            break
+    return place

@@ -71,9 +71,27 @@ class Model:
         flaws = {key: _no_bools(reply[key]) for key in self.arrays}
         return next((f"array {one_line(repr(key))} has {flaw}" for key, flaw in flaws.items() if flaw), None)
 
+    def could_be(self, reply: Arrays) -> bool:
+        """Whether the numbers that the rule aggregates are finite, and so are their differences from the model."""
+        return bool(np.isfinite(self.updates([reply])).all())
+
     def record(self) -> ArrayRecord:
         """The model as Flower sends it."""
         return ArrayRecord({key: Array(np.asarray(array)) for key, array in self.arrays.items()})
+
+    def parts(self, replies: Sequence[Arrays]) -> list[Arrays] | None:
+        """What the rule aggregates of every reply, as it came: for rules that treat models as they treat updates.
+
+        Arrays of other dtypes or layouts are converted, so that nobody can slow down the reading of all. None where the rule
+        aggregates no floats: bools have no mean.
+        """
+        if any(array.dtype.kind != "f" for array in self.aggregated.values()):
+            return None
+        with np.errstate(over="ignore"):
+            return [
+                {key: np.asarray(reply[key], array.dtype, order="C") for key, array in self.aggregated.items()}
+                for reply in replies
+            ]
 
     def updates(self, replies: Sequence[Arrays], unusable: int = 0) -> Matrix:
         """What clients add to the model: one row for each, its reply minus the model; then rows of NaN for those unusable.
@@ -102,17 +120,26 @@ class Model:
         """What `split` made of a row, as one row again."""
         return np.concatenate([np.ravel(update[key]) for key in self.aggregated])
 
-    def moved(self, update: Mapping[str, NDArray[Any]], replies: Sequence[Arrays], weights: Sequence[float]) -> Model:
+    def plus(self, update: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The aggregated arrays of this model, moved by an update, in their own dtypes."""
+        moved = {key: np.asarray(array.astype(np.float64) + update[key]) for key, array in self.aggregated.items()}
+        return {key: np.asarray(_as_dtype(values, self.arrays[key])) for key, values in moved.items()}
+
+    def minus(self, aggregated: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The update that leads from this model to another one."""
+        return {key: aggregated[key].astype(np.float64) - array for key, array in self.aggregated.items()}
+
+    def moved(self, made: Mapping[str, NDArray[Any]], replies: Sequence[Arrays], weights: Sequence[float]) -> Model:
         """The next model.
 
-        update   what the rule made of the updates, to be added to this model
+        made     the arrays that the rule has aggregated
         replies  the arrays of the admitted clients, for those arrays that the rule does not aggregate
         weights  the weight of each of these clients
         """
         arrays: Arrays = {}
         for key, array in self.arrays.items():
             if key in self.aggregated:
-                arrays[key] = _as_dtype(array.astype(np.float64) + update[key], array)
+                arrays[key] = made[key]
             else:
                 rows = np.stack([reply[key] for reply in replies])
                 arrays[key] = weighted_median(rows, np.asarray(weights)).astype(array.dtype)

@@ -59,6 +59,7 @@ class _Header:
     shape: tuple[int, ...]
     fortran: bool
     dtype: np.dtype[Any]
+    name: str
     length: int
 
 
@@ -197,7 +198,13 @@ def _arrays(record: ArrayRecord, model: Model) -> Arrays:
     for key in record:
         if key not in model.arrays:
             raise BadReplyError(f"has an extra array {one_line(repr(key))}")
-    return {key: _array(record[key], array, one_line(repr(key))) for key, array in model.arrays.items()}
+    return {key: _array(record[key], array, _shown(key)) for key, array in model.arrays.items()}
+
+
+@lru_cache(maxsize=1024)
+def _shown(key: str) -> str:
+    """A key of the model, fit for printing."""
+    return one_line(repr(key))
 
 
 def _array(sent: Array, like: NDArray[Any], name: str) -> NDArray[Any]:
@@ -211,7 +218,7 @@ def _array(sent: Array, like: NDArray[Any], name: str) -> NDArray[Any]:
         raise BadReplyError(f"array {name} is serialised as {one_line(repr(sent.stype))}, expected {STYPE!r}")
     header = _header(sent.data, name)
     shape, dtype, size = header.shape, header.dtype, len(sent.data) - header.length
-    if tuple(sent.shape) != shape or sent.dtype != str(dtype):
+    if tuple(sent.shape) != shape or sent.dtype != header.name:
         raise BadReplyError(
             f"array {name} declares {one_line(sent.dtype)}{one_line(str(tuple(sent.shape)))}, its bytes hold {dtype}{shape}"
         )
@@ -251,4 +258,4 @@ def _parsed(header: bytes) -> _Header:
         if npy.read_magic(file) != (1, 0):  # later versions are for dtypes that are rejected anyway
             raise ValueError("another version of the format")
         shape, fortran, dtype = npy.read_array_header_1_0(file)
-    return _Header(tuple(map(int, shape)), bool(fortran), dtype, len(header))
+    return _Header(tuple(map(int, shape)), bool(fortran), dtype, str(dtype), len(header))

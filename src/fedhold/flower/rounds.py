@@ -17,7 +17,7 @@ from fedhold.audit import MOST_NAME, NodeRecord, RoundRecord, Seen, shown_name
 from fedhold.flower.api import Message, flower_log
 from fedhold.flower.model import Arrays, Model
 from fedhold.flower.replies import Reply
-from fedhold.kernels import Matrix, Vector
+from fedhold.kernels import Vector
 from fedhold.report import one_line
 from fedhold.spec import Stage
 
@@ -41,6 +41,8 @@ class Rule:
     least        the fewest clients that the rule takes
     accuses      whether a low weight tells against a client, as the rule and its mixings declare
     takes_root   whether it compares clients with the server's own update
+    moves_along  whether the rule and its mixings give the same aggregate of models as of updates, moved by the model that was
+                 sent. The models are then aggregated as they came, without subtracting it from each
     """
 
     name: str
@@ -54,6 +56,7 @@ class Rule:
     least: int
     accuses: bool
     takes_root: bool
+    moves_along: bool
 
     def needed(self, asked: int) -> int:
         """How many usable replies a round needs that asks so many nodes. The rule's own bound holds besides."""
@@ -197,11 +200,13 @@ def aggregate_replies(
     good = [reply for reply in replies if reply.reason is None]
     # What was sent in place of an update is one of the f lies that the rule is told of: aggregate() rejects it as such.
     unusable = sum(reply.answered and reply.reason is not None for reply in replies) if good else 0
-    updates = model.updates([reply.arrays or {} for reply in good], unusable)
+    arrays = [reply.arrays or {} for reply in good]
+    parts = model.parts(arrays) if rule.moves_along and good else None
+    updates: Any = model.updates(arrays, unusable) if parts is None else [*parts, *[None] * unusable]
     quorum = {"asked": asked, "usable": len(good), "needed": rule.needed(asked)}
 
     def kept(note: str) -> Outcome:
-        return Outcome(None, _rows_without_aggregate(replies, good, updates), note, quorum=quorum)
+        return Outcome(None, _rows_without_aggregate(replies, model), note, quorum=quorum)
 
     def too_few() -> str:
         return (
@@ -212,10 +217,11 @@ def aggregate_replies(
     if quorum["usable"] < quorum["needed"]:
         return kept(too_few())
     call: dict[str, Any] = dict(rule.parameters)
+    placed = model.joined if parts is None else model.plus
     if rule.from_last and last is not None:
-        call["start"] = model.joined(last)
+        call["start"] = placed(last)
     if rule.takes_root and root is not None:
-        call["root"] = model.joined(root)
+        call["root"] = placed(root)
     try:
         result = aggregate(
             updates,
@@ -223,6 +229,7 @@ def aggregate_replies(
             samples=_samples(good, unusable),
             rng=rng,
             sample_cap=rule.sample_cap,
+            like=None if parts is None else model.aggregated,
             **call,
         )
     except ValueError as problem:  # nobody was admitted, or fewer clients than the rule needs
@@ -232,10 +239,10 @@ def aggregate_replies(
     if quorum["usable"] < quorum["needed"]:
         return kept(too_few())
     weights = [1.0 if result.weights is None else float(result.weights[i]) for i in admitted]
-    if not np.isfinite(result.value).all():
+    made = model.plus(model.split(result.value)) if parts is None else result.value
+    if not all(np.isfinite(array).all() for array in made.values()):
         return kept("the aggregate is not finite")
-    update = model.split(result.value)
-    moved = model.moved(update, [good[i].arrays or {} for i in admitted], weights)
+    moved = model.moved(made, [arrays[i] for i in admitted], weights)
     seconds = time.perf_counter() - began
     clients = {reply.node: client for reply, client in zip(good, result.clients[: len(good)], strict=True)}
     return Outcome(
@@ -243,7 +250,7 @@ def aggregate_replies(
         rows=tuple(
             _admitted(reply, clients[reply.node]) if reply.reason is None else _rejected(reply) for reply in replies
         ),
-        last=update if rule.from_last else None,
+        last=model.minus(made) if rule.from_last else None,
         converged=result.converged,
         iterations=result.iterations,
         certificate=_certificate(result, rule, len(admitted)) if rule.certify else None,
@@ -295,12 +302,11 @@ def _rejected(reply: Reply) -> NodeRecord:
     return NodeRecord(str(reply.node), "train", "rejected", reply.reason, weight=0.0, claimed=reply.claimed)
 
 
-def _rows_without_aggregate(replies: Sequence[Reply], good: Sequence[Reply], updates: Matrix) -> tuple[NodeRecord, ...]:
-    """The rows of a round that keeps the model: bad replies and updates are rejected, the others dropped."""
-    finite = {r.node: bool(np.isfinite(update).all()) for r, update in zip(good, updates[: len(good)], strict=True)}
+def _rows_without_aggregate(replies: Sequence[Reply], model: Model) -> tuple[NodeRecord, ...]:
+    """The rows of a round that keeps the model: bad replies are rejected, the others dropped."""
     rows = []
     for reply in replies:
-        if reply.reason is None and finite[reply.node]:
+        if reply.reason is None and model.could_be(reply.arrays or {}):
             reason = _joined("the model was kept", reply.remark)
             rows.append(NodeRecord(str(reply.node), "train", "dropped", reason, claimed=reply.claimed))
         else:

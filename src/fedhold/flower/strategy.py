@@ -152,6 +152,7 @@ class RobustStrategy(FedAvg):
             least=check_rule(rule, parameters or {}, stages),
             accuses=all(stage.declared.accuses for stage in stages),
             takes_root=any(stage.takes("root") for stage in stages),
+            moves_along=all(stage.is_ours and not stage.declared.from_zero for stage in stages),
         )
         inside = None if self._inner is None else self._inner.name
         self._facts = {"rule": self.rule.name, "sample_cap": sample_cap, "around": inside}

@@ -6,20 +6,24 @@ solver of the Huber problem. Imports: `fedhold.updates`, `fedhold.kernels`.
     view.py        Geometry: it computes distances by passes over the data, or from the Gram matrix
     gram.py        the m x m Gram matrix
     principal.py   the directions in which clients spread most, in the space of m weights
+    line.py        the same problem for numbers, solved exactly
     solver.py      the fixed point of the Huber problem, in the space of m weights
 """
 
+from fedhold.geometry.line import location
 from fedhold.geometry.principal import Principal
 from fedhold.geometry.solver import HuberCentre, Rescaled, Solved, pulls_at, solve
-from fedhold.geometry.view import Geometry, Measurement, normalised
+from fedhold.geometry.view import SEVERAL, Geometry, Measurement, normalised
 
 __all__ = [
+    "SEVERAL",
     "Geometry",
     "HuberCentre",
     "Measurement",
     "Principal",
     "Rescaled",
     "Solved",
+    "location",
     "normalised",
     "pulls_at",
     "solve",

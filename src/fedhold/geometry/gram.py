@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from fedhold.kernels import Matrix, Vector, Weights
+from fedhold.kernels import Matrix, Vector, Weights, middle
+from fedhold.updates import ResidualPairs, product_error
 
 __all__ = ["TRUSTED", "Gram"]
 
@@ -18,6 +19,9 @@ TRUSTED = 1e5
 # be all that is left of it, and could put the point anywhere. So the error must be this many times smaller than the point's
 # squared distance to the reference, or to other points.
 SOUND = 100.0
+# A proof is made from the matrix if no cosine between residuals can be off by more than this, some ten times what it is off by
+# where r is one of the nearer clients. A matrix made for the proof is off by less.
+LARGE = 2e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,17 +59,55 @@ class Gram:
         doubt = resolution * (own + size + 2 * np.sqrt(own) * np.sqrt(abs(size)))
         return np.sqrt(squares) if (squares > TRUSTED * doubt).all() else None
 
+    def force(self, pulls: Weights, resolution: float) -> tuple[float, float]:
+        """|sum_i pulls_i (X_i - r)|, and how much rounding can take from it."""
+        square = float(pulls @ (self.matrix @ pulls))
+        doubt = np.sqrt(resolution) * float(np.abs(pulls) @ np.sqrt(self.matrix.diagonal()))
+        return float(np.sqrt(max(square, 0.0))), doubt
+
+    def residuals(self, weights: Weights, pulls: Weights, resolution: float) -> ResidualPairs | None:
+        """The residuals to the centre weights @ X with a proven error; None where that would be large.
+
+        <X_i - c, X_j - c> = <a_i, a_j> - <a_i, b> - <a_j, b> + <b, b>, where a_i = X_i - r and b = sum_i weights_i a_i. The
+        products are off by e |a_i| |a_j|, so that this is off by e (|a_i| + s)(|a_j| + s), s = sum_i weights_i |a_i|.
+        """
+        products = self.around(weights)
+        squares, away = products.diagonal(), np.sqrt(np.maximum(self.matrix.diagonal(), 0.0))
+        reach = away + float(weights @ away)
+        error = product_error(resolution)
+        if self.mixture is not None or not (squares > error * np.square(reach) / LARGE).all():
+            return None
+        # A length is off by half as much as its square; a hundredth more covers that 1 / (1 - off) is not 1 + off.
+        off = error * float(np.square(reach / np.sqrt(squares)).max())
+        # The pulls that the centre itself has are taken off first: what is left of them is small, and so is its error.
+        left = pulls - pulls.sum() * weights
+        force = float(left @ (self.matrix @ left)) + error * float(np.abs(left) @ away) ** 2
+        return ResidualPairs(products, np.sqrt(squares), float(np.sqrt(max(force, 0.0))), error=off, doubt=0.51 * off)
+
+    def separation(self, weights: Weights, others: Weights, resolution: float) -> float:
+        """The distance between two weighted centres, or more."""
+        change = weights - others
+        away = np.sqrt(np.maximum(self.matrix.diagonal(), 0.0))
+        square = float(change @ (self.matrix @ change))
+        return float(np.sqrt(max(square, 0.0) + product_error(resolution) * float(np.abs(change) @ away) ** 2))
+
     def around(self, weights: Weights) -> Matrix:
         """<X_i - c, X_j - c> for all pairs, where c is the centre of these weights, which sum to 1."""
         towards = self.matrix @ weights
         return self.matrix - towards[:, None] - towards + float(weights @ towards)
 
+    @cached_property
+    def to_middle(self) -> Vector:
+        """For every point, its squared distance to the client that half of the others are nearer than."""
+        half = len(self.matrix) // 2
+        middle_ones: Vector = np.partition(self.squared_distances, half, axis=1)[:, half].copy()
+        return middle_ones
+
     def is_precise(self, resolution: float) -> bool:
         """Whether r is near enough to most clients for the distances between them to keep their digits."""
-        half = len(self.matrix) // 2
-        typical = np.median(np.partition(self.squared_distances, half, axis=1)[:, half])
-        rounding = resolution * np.median(self.matrix.diagonal())
-        return bool(np.isfinite(self.matrix).all() and typical > TRUSTED * rounding)
+        if not np.isfinite(self.matrix).all():
+            return False
+        return middle(self.to_middle) > TRUSTED * resolution * middle(self.matrix.diagonal())
 
     def mixed(self, mixture: Matrix, resolution: float) -> Gram | None:
         """The Gram matrix of the points mixture @ X.

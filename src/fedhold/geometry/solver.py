@@ -16,6 +16,7 @@ from fedhold.kernels import Matrix, Vector, Weights, length, middle
 __all__ = ["HuberCentre", "Rescaled", "Solved", "pulls_at", "solve"]
 
 MEMORY = 5  # past steps that Anderson mixing combines; docs/solver.md says what it and Newton's method save
+ALIKE = 1e-12  # added to the products of past steps, which may be all alike
 CAUTION = 4.0  # The estimate must be this many times below the bound before a pass is spent on verifying it.
 PATIENCE = 20  # passes before Newton's method takes over
 
@@ -110,9 +111,7 @@ def solve(
         # With a bound of 0, most clients lie on the centre, and mixing with earlier steps would move away from it.
         past = [*past, (target, gap)][-MEMORY - 1 :] if bound > 0 else [(target, gap)]
         if caution * estimate <= bound or iteration == max_iterations:
-            found = _verified(
-                geometry, thresholds_at, weights, pulls, tol, iteration, directly=4 * geometry.blur(pulls) > bound
-            )
+            found = _verified(geometry, thresholds_at, weights, thresholds, pulls, bound, tol, iteration)
             if found.converged or iteration == max_iterations:
                 return found
             if found.stationarity > missed / 2:  # It is hardly better than last time, so the rest of it is rounding.
@@ -131,13 +130,20 @@ def _verified(
     geometry: Geometry,
     thresholds_at: Callable[[Vector], Vector],
     weights: Weights,
+    thresholds: Vector,
     pulls: Weights,
+    bound: float,
     tol: float,
     iteration: int,
-    directly: bool,
 ) -> Solved:
-    """|sum_i n_i psi_i|, bounded in a pass of its own: the force of the pulls, plus |change| d_i for each changed pull."""
-    measured = geometry.measure(weights, pulls=pulls, directly=directly)
+    """|sum_i n_i psi_i|, bounded by the Gram matrix, or else in a pass of its own.
+
+    It is at most the force of the pulls, plus |change| d_i for each changed pull.
+    """
+    known = geometry.balance(weights, pulls, finely=bound / 4)
+    if known is not None and known.force <= bound:
+        return Solved(weights, thresholds, True, iteration, known.force)
+    measured = geometry.measure(weights, pulls=pulls, directly=4 * geometry.blur(pulls) > bound)
     assert measured.force is not None
     thresholds = thresholds_at(measured.distances)
     changes = np.abs(pulls_at(geometry.shares, thresholds, measured.distances) - pulls)
@@ -155,8 +161,13 @@ def _anderson(past: list[tuple[Weights, Weights]], distances: Vector) -> Weights
         return np.asarray(targets[0])
     typical = middle(distances) or 1.0
     scale = np.minimum(distances / typical, 1e3)  # A client at 1e30 must not outweigh all others in the fit.
-    fit = np.linalg.lstsq((np.diff(gaps, axis=0) * scale).T, gaps[-1] * scale, rcond=1e-10)[0]
-    mixture = np.maximum(targets[-1] - fit @ np.diff(targets, axis=0), 0)
+    changes = (gaps[1:] - gaps[:-1]) * scale
+    sizes = np.maximum(np.sqrt(np.vecdot(changes, changes)), TINY)
+    units = changes / sizes[:, None]
+    # Least squares by normal equations: of a few columns, they take a quarter of the time that lstsq takes.
+    products = units @ units.T + ALIKE * np.eye(len(units))
+    fit = np.linalg.solve(products, units @ (gaps[-1] * scale)) / sizes
+    mixture = np.maximum(targets[-1] - fit @ (targets[1:] - targets[:-1]), 0)
     return normalised(mixture) if mixture.any() else np.asarray(targets[-1])
 
 

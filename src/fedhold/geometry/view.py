@@ -19,6 +19,7 @@ from fedhold.updates import (
     ResidualPairs,
     Sample,
     Updates,
+    centre_of,
     column_row,
     coordinates,
     first_look,
@@ -49,8 +50,9 @@ COARSE = 1e-4  # typical distances. Where rounding moves the centre by more, flo
 SURPRISE = 10  # A centre this many times farther from most clients than in the sample was moved in other columns.
 
 # Principal directions.
-EXACT = 2**26  # products. This many cost less than a few passes with all that surrounds them.
-DENSE = 256  # clients, up to which all eigenvectors of an m x m matrix cost next to nothing
+# Clients. Up to this many, the products of all pairs cost less than a solve and the passes that find directions, and all
+# eigenvectors of their matrix next to nothing.
+SEVERAL = 128
 COLUMNS = 4  # columns of a Krylov space; two more than directions are wanted, as usual in subspace iterations
 STEPS = 4  # passes for one. docs/default.md says what more of them would change.
 
@@ -62,6 +64,14 @@ class Measurement:
     centre: Vector
     distances: Vector
     force: float | None = None
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Every client's distance to a weighted centre, and an upper bound on the force of given pulls on it."""
+
+    distances: Vector
+    force: float
 
 
 def normalised(pulls: Weights) -> Weights:
@@ -221,8 +231,10 @@ class Geometry:
 
     def read(self, lengths: Vector | float) -> Vector:
         """The caller's lengths in the units used here; infinity where they overflow."""
+        if not self._updates.base:
+            return np.asarray(lengths)
         with np.errstate(over="ignore"):
-            return np.ldexp(lengths, self._updates.base) if self._updates.base else np.asarray(lengths)
+            return np.ldexp(lengths, self._updates.base)
 
     def start(self) -> Weights:
         """Weights of a robust centre, found cheaply.
@@ -275,8 +287,7 @@ class Geometry:
     @cached_property
     def _start(self) -> Weights:
         if self._gram is not None:
-            squares = self._gram.squared_distances
-            return self._downweighted(np.sqrt(squares[np.median(squares, axis=1).argmin()]))
+            return self._downweighted(np.sqrt(self._gram.squared_distances[self._gram.to_middle.argmin()]))
         sample = self._sample
         distances = sample.distances_to_median()
         for _ in range(START_STEPS):
@@ -306,12 +317,12 @@ class Geometry:
         scales   what each residual is multiplied with
         count    how many directions to find
 
-        Where the products of all pairs are known or cheap, and for up to 256 clients, the directions are exact. Otherwise they
-        are found by four products of the Gram matrix with four columns, each of which takes a pass. These begin with numbers
-        dealt to the clients in order of their distances, so it does not matter who stands where, or how the axes lie.
+        For up to 128 clients the directions are exact. Otherwise they are found by four products of the Gram matrix with four
+        columns, each of which takes a pass. These begin with numbers dealt to the clients in order of their distances, so it
+        does not matter who stands where, or how the axes lie.
         """
         pairs = self._residual_products(weights)
-        if pairs is not None and self.m <= DENSE:
+        if pairs is not None and self.m <= SEVERAL:
             return principal(lambda columns: pairs @ columns, scales, np.eye(self.m), steps=1, count=count)
         dealt = np.random.default_rng(0).standard_normal((self.m, min(COLUMNS, self.m)))
         start = np.empty_like(dealt)
@@ -323,7 +334,7 @@ class Geometry:
         """<X_i - c, X_j - c> for all pairs, where c = weights @ X; None where they would cost more than a few passes."""
         if self._gram is not None and self._gram.distances(weights, self.resolution) is not None:
             return self._gram.around(weights)
-        if self.m > DENSE or self.m**2 * self.d > EXACT:
+        if self.m > SEVERAL:
             return None
         return gram_around(self._updates.widened(), self.measure(weights).centre)
 
@@ -341,7 +352,7 @@ class Geometry:
 
     def _finely(self, weights: Weights) -> Updates:
         """The updates, in float64 where an offset that all clients share hides their differences in float32."""
-        coarse = COARSE * float(np.median(self.distances(weights))) < self.rounding
+        coarse = COARSE * middle(self.distances(weights)) < self.rounding
         return self._updates.widened() if coarse else self._updates
 
     def separation(self, weights: Weights, others: Weights) -> float:
@@ -396,10 +407,12 @@ class Geometry:
         if self._gram is not None and origin is None and pulls is None and np.count_nonzero(weights) == 1:
             return self._at_client(self._gram, int(weights.argmax()))
         if not directly and origin is None:
+            known = None if self._gram is None else self._gram.distances(weights, self.resolution)
+            if known is not None and pulls is None and self._anchor is not None:
+                return Measurement(centre_of(self._updates, weights, self._anchor.place), known)
             centre = self._updates.zeros()
             found = self._by_products(weights, pulls, centre)
             if found.distances is not None:
-                known = None if self._gram is None else self._gram.distances(weights, self.resolution)
                 return Measurement(centre, found.distances if known is None else known, found.force)
         return self._directly(weights, pulls, origin)
 
@@ -423,6 +436,17 @@ class Geometry:
         found = swept(self._updates, weights, rest, anchor.place, centre)
         force = None if pulls is None else float(np.sqrt(found.force)) + self.blur(pulls)
         return _ByProducts(anchor.distances_by(found, self.resolution), force)
+
+    def balance(self, weights: Weights, pulls: Weights, finely: float) -> Balance | None:
+        """Distances to the centre weights @ X and the force of pulls on it, from the Gram matrix.
+
+        finely  how much of the force rounding may take. None where there is no Gram matrix, or where rounding may take more
+        """
+        distances = None if self._gram is None else self._gram.distances(weights, self.resolution)
+        if self._gram is None or distances is None:
+            return None
+        force, doubt = self._gram.force(pulls - pulls.sum() * weights, self.resolution)
+        return Balance(distances, force + doubt) if doubt <= finely else None
 
     def blur(self, pulls: Weights) -> float:
         """How much rounding can take from the force of pulls where it is found by products."""
@@ -460,6 +484,20 @@ class Geometry:
     def coordinates(self, centre: Vector, scales: Vector) -> Matrix:
         """The points scales_i (X_i - centre) in a space of at most m dimensions."""
         return coordinates(self._updates, centre, scales)
+
+    def known_residuals(self, weights: Weights, pulls: Weights) -> ResidualPairs | None:
+        """The residuals to the centre weights @ X with a proven error, without a pass; None where that cannot be."""
+        return None if self._gram is None else self._gram.residuals(weights, pulls, self.resolution)
+
+    def reach_of_rounding(self, weights: Weights, centre: Vector, others: Weights) -> float:
+        """How far the centre of `weights`, as a pass has made it, can be from that of other weights, both of a Gram matrix.
+
+        A sum over m clients is off by m roundings of what is added up, and the centre is rounded where it is written.
+        """
+        assert self._gram is not None
+        away = float(weights @ np.sqrt(np.maximum(self._gram.matrix.diagonal(), 0.0)))
+        rounding = 2 * self.resolution * ((self.m + 8) * away + length(centre))
+        return self._gram.separation(weights, others, self.resolution) + rounding
 
     def residual_pairs(self, place: Vector, distances: Vector, pulls: Weights) -> ResidualPairs:
         """Products of all pairs of residuals X_i - place, and the force of pulls on the place, with a proven error.

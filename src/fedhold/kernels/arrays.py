@@ -6,17 +6,21 @@ block by block through the array API.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import array_api_compat as api
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
 __all__ = [
     "Block",
     "Floats",
     "Matrix",
+    "Rows",
     "Vector",
     "Weights",
     "compute_dtype",
@@ -52,6 +56,64 @@ Weights = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
 """float32 or float64, of any shape: models and gradients."""
 
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A block whose rows may lie anywhere in memory, each in one piece: nothing was gathered to make it.
+
+    line    all memory from the first row to the last one as one array. What lies between rows belongs to others, and is never
+            read
+    starts  where every row starts in it
+    width   how many numbers a row has
+    """
+
+    line: NDArray[Any]
+    starts: NDArray[np.int64]
+    width: int
+
+    @staticmethod
+    def of(arrays: Sequence[NDArray[Any]]) -> Rows | None:
+        """Contiguous arrays of one size and dtype as rows; None where they are not, or lie askew in memory."""
+        first = arrays[0]
+        if not all(a.flags.c_contiguous and a.flags.aligned and a.dtype == first.dtype for a in arrays):
+            return None
+        places = np.array([a.ctypes.data for a in arrays], np.int64)
+        starts, askew = np.divmod(places - places.min(), first.itemsize)
+        if askew.any():
+            return None
+        # It is always read-only, so that compiled code sees one type and is compiled once.
+        length = int(starts.max()) + first.size
+        line = as_strided(arrays[int(starts.argmin())].reshape(-1), (length,), (first.itemsize,), writeable=False)
+        return Rows(line, starts, first.size)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.starts), self.width
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.line.dtype
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, client: int) -> NDArray[Any]:
+        """One row."""
+        return self.line[self.starts[client] : self.starts[client] + self.width]
+
+    def part(self, start: int, stop: int) -> Rows:
+        """The columns from start to stop."""
+        return Rows(self.line, self.starts + start, min(stop, self.width) - start)
+
+    def taken(self, clients: NDArray[np.intp]) -> Rows:
+        """Some of the rows."""
+        return Rows(self.line, self.starts[clients], self.width)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The rows gathered in an array."""
+        return np.array([self[client] for client in range(len(self))], dtype=dtype)
+
+
 NARROW = ("float16", "bfloat16")  # torch converts float16 many times as fast as NumPy, which lacks bfloat16
 LARGEST = float(np.finfo(np.float64).max)
 
@@ -65,18 +127,28 @@ def is_array(thing: object) -> bool:
 
 def is_dask(thing: object) -> bool:
     """Whether `thing` is a Dask array. This never imports Dask."""
-    return bool(api.is_dask_array(thing))
+    return not isinstance(thing, np.ndarray) and bool(api.is_dask_array(thing))
 
 
 def dtype_name(array: Any) -> str:
     """The name of an array's dtype, such as 'float32', 'bfloat16' or 'int64', in every library."""
-    dtype = array.dtype.newbyteorder("=") if isinstance(array.dtype, np.dtype) else array.dtype
+    return _name(array.dtype)
+
+
+@lru_cache(maxsize=64)  # NumPy takes microseconds to write the name of a dtype.
+def _name(dtype: Any) -> str:
+    dtype = dtype.newbyteorder("=") if isinstance(dtype, np.dtype) else dtype
     return str(dtype).rpartition(".")[2]
 
 
 def kind(array: Any) -> str:
     """'float', 'integer', or the dtype's own name where it cannot be aggregated."""
-    name = dtype_name(array)
+    return _kind(array.dtype)
+
+
+@lru_cache(maxsize=64)
+def _kind(dtype: Any) -> str:
+    name = _name(dtype)
     if name.startswith(("float", "bfloat")) or name == "longdouble":
         return "float"
     if name.startswith(("int", "uint")):
@@ -119,7 +191,7 @@ def from_host(values: Vector, template: Any, name: str) -> Any:
 
     Integers are rounded; what the dtype cannot hold becomes its nearest finite number.
     """
-    xp = api.array_namespace(template)
+    xp = np if isinstance(template, np.ndarray) else api.array_namespace(template)
     dtype = getattr(xp, name, template.dtype)
     limits = xp.iinfo(dtype) if kind(template) == "integer" else xp.finfo(dtype)
     low, high = float(limits.min), float(limits.max)

@@ -20,7 +20,7 @@ from numba.core.caching import FunctionCache
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Block, Matrix, Vector
+from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
 from fedhold.kernels.numpy_side import RUN, TILE, NumpyKernels, Portion
 from fedhold.kernels.sums import Pairs, Products, Squares
 
@@ -58,17 +58,19 @@ class NumbaKernels(NumpyKernels):
         return self.sweeping()
 
     def sweeping(self) -> Portion:
-        return Portion(2**22, parallel=True)
+        return Portion(2**22, parallel=True, anywhere=True)
 
     def pairing(self, m: int) -> Portion:
         if m > MANY:
             return super().pairing(m)
-        return Portion(max(2**22, 32 * m**2), parallel=True)  # A block is then much larger than its m x m products.
+        return Portion(
+            max(2**22, 32 * m**2), parallel=True, anywhere=True
+        )  # A block is then much larger than its m x m products.
 
     def ordering(self, m: int, *, copied: bool) -> Portion:
         """Whole groups of LANES columns, so that no lane is idle."""
         numbers = TILE if copied else 4 * TILE
-        return Portion(max(numbers // m // LANES, 1) * LANES * m, parallel=True)
+        return Portion(max(numbers // m // LANES, 1) * LANES * m, parallel=True, anywhere=True)
 
     def row_squares(self, block: Block) -> Vector:
         return self.squares(block, None).own
@@ -80,13 +82,13 @@ class NumbaKernels(NumpyKernels):
 
     def products(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
         along = np.zeros(len(block))
-        line, apart = _line_of(block)
+        line, starts = _line_of(block)
         width = _columns(len(block))
         place, nowhere = _place(block, anchor), np.zeros(width, block.dtype)
         for start in range(0, len(delta), width):
             part = np.ascontiguousarray(delta[start : start + width])
             here = nowhere if anchor is None else place[start : start + width]
-            _dots(line[start:], apart, here, part, along)
+            _dots(line[start:], starts, here, part, along)
         return Products(along, float(np.dot(delta, delta)))
 
     def products_in_threads(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
@@ -98,6 +100,10 @@ class NumbaKernels(NumpyKernels):
         here = _place(block, anchor)
         size, force = _sweep(*_line_of(block), rows.astype(block.dtype), here, centre, _columns(m), along)
         return Products(along, size, force)
+
+    def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
+        kind, here = block.dtype, _place(block, anchor)
+        _centre(*_line_of(block), weights.astype(kind), here, np.empty(_columns(len(block)), kind), centre)
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
         (k, m), width = rows.shape, block.shape[1]
@@ -116,7 +122,7 @@ class NumbaKernels(NumpyKernels):
     def residual_gram(self, block: Block, place: Block, pulls: Vector) -> Pairs:
         if len(block) > MANY:
             return super().residual_gram(block, place, pulls)
-        return replace(self._pairs(block, place, exactly=True), force=self.force(block - place, pulls))
+        return replace(self._pairs(block, place, exactly=True), force=self.force(np.asarray(block) - place, pulls))
 
     def _pairs(self, block: Block, place: Block, *, exactly: bool) -> Pairs:
         """The products of all pairs around `place`, and |X_i|^2; or, with `exactly`, |X_i - place|^2 summed in float64."""
@@ -155,18 +161,21 @@ class NumbaKernels(NumpyKernels):
         return row
 
 
-def _line_of(block: Block) -> tuple[Block, int]:
-    """The block's memory as one array, and the distance between the starts of two rows in it.
+def _line_of(block: Block | Rows) -> tuple[Block, NDArray[np.int64]]:
+    """The block's memory as one array, and where every row starts in it.
 
     Where the numbers of a row are not contiguous, it is the memory of a copy.
     """
+    if isinstance(block, Rows):
+        return block.line, block.starts
     size, (apart, step) = block.itemsize, block.strides
     if step != size or apart < 0 or apart % size or not block.flags.aligned:
         block = np.array(block, order="C")
         apart = block.strides[0]
     apart //= size
+    starts = apart * np.arange(len(block))
     # It is always read-only, so that compiled code sees one type and is compiled once.
-    return as_strided(block, ((len(block) - 1) * apart + block.shape[1],), (size,), writeable=False), apart
+    return as_strided(block, ((len(block) - 1) * apart + block.shape[1],), (size,), writeable=False), starts
 
 
 def _place(block: Block, place: Vector | None) -> Block:
@@ -275,11 +284,11 @@ def _compiled(*, reorder: bool) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 @_compiled(reorder=True)
-def _squares(line, apart, width, place, run, own, around):
+def _squares(line, starts, width, place, run, own, around):
     """Add |X_i|^2 to `own`, and |X_i - place|^2 to `around` unless it is empty."""
     for i in range(own.size):
         for start in range(0, width, run):
-            row = line[i * apart + start : i * apart + min(start + run, width)]
+            row = line[starts[i] + start : starts[i] + min(start + run, width)]
             here = place[start : start + row.size]
             total, apart_total = line.dtype.type(0), line.dtype.type(0)
             for j in range(row.size):
@@ -292,7 +301,7 @@ def _squares(line, apart, width, place, run, own, around):
 
 
 @_compiled(reorder=True)
-def _sweep(line, apart, rows, place, centre, tile, along):
+def _sweep(line, starts, rows, place, centre, tile, along):
     """Write the centre; add <X_i - place, delta> to `along`; return |delta|^2 and the squared force of the second row.
 
     An empty place is the origin.
@@ -304,11 +313,11 @@ def _sweep(line, apart, rows, place, centre, tile, along):
         part, there = line[start:], centre[start : start + width]
         here = place[start : start + width] if place.size else nowhere[:width]
         sums, pulled = middle[:width], pulled_middle[:width]
-        _weighted(part, apart, rows[0], here, sums)
+        _weighted(part, starts, rows[0], here, sums)
         for j in range(width):
             there[j] = np.float64(here[j]) + np.float64(sums[j])
         if len(rows) == 2:
-            _weighted(part, apart, rows[1], here, pulled)
+            _weighted(part, starts, rows[1], here, pulled)
             total = line.dtype.type(0)
             for j in range(width):
                 total += pulled[j] * pulled[j]
@@ -317,32 +326,34 @@ def _sweep(line, apart, rows, place, centre, tile, along):
         for j in range(width):
             total += sums[j] * sums[j]
         size += total
-        _dots(part, apart, here, sums, along)
+        _dots(part, starts, here, sums, along)
     return size, force
 
 
 @_compiled(reorder=True)
-def _weighted(line, apart, weights, place, sums):
+def _centre(line, starts, weights, place, middle, centre):
+    """Write place + weights @ (X - place) to `centre`; an empty place is the origin."""
+    tile, nowhere = middle.size, np.zeros(middle.size, line.dtype)
+    for start in range(0, centre.size, tile):
+        width = min(tile, centre.size - start)
+        here = place[start : start + width] if place.size else nowhere[:width]
+        sums, there = middle[:width], centre[start : start + width]
+        _weighted(line[start:], starts, weights, here, sums)
+        for j in range(width):
+            there[j] = np.float64(here[j]) + np.float64(sums[j])
+
+
+@_compiled(reorder=True)
+def _weighted(line, starts, weights, place, sums):
     """weights @ (X - place), eight rows at a time. The subtraction costs a twelfth of the time where the place is 0."""
     n, m = sums.size, weights.size
     sums[:] = 0
     for i in range(0, m - 7, 8):
-        at = i * apart
-        _add8(
-            sums,
-            line[at : at + n],
-            line[at + apart : at + apart + n],
-            line[at + 2 * apart : at + 2 * apart + n],
-            line[at + 3 * apart : at + 3 * apart + n],
-            line[at + 4 * apart : at + 4 * apart + n],
-            line[at + 5 * apart : at + 5 * apart + n],
-            line[at + 6 * apart : at + 6 * apart + n],
-            line[at + 7 * apart : at + 7 * apart + n],
-            weights[i : i + 8],
-            place,
-        )
+        a, b, c, d = _four(line, starts, i, n)
+        e, f, g, h = _four(line, starts, i + 4, n)
+        _add8(sums, a, b, c, d, e, f, g, h, weights[i : i + 8], place)
     for i in range(m - m % 8, m):
-        row, weight = line[i * apart : i * apart + n], weights[i]
+        row, weight = line[starts[i] : starts[i] + n], weights[i]
         for j in range(n):
             sums[j] += weight * (row[j] - place[j])
 
@@ -357,13 +368,11 @@ def _add8(sums, a, b, c, d, e, f, g, h, w, place):
 
 
 @_compiled(reorder=True)
-def _dots(line, apart, place, delta, found):
+def _dots(line, starts, place, delta, found):
     """Add <X_i - place, delta> to every row's number, four rows at a time."""
     n, m = delta.size, found.size
     for i in range(0, m - 3, 4):
-        at = i * apart
-        a, b = line[at : at + n], line[at + apart : at + apart + n]
-        c, d = line[at + 2 * apart : at + 2 * apart + n], line[at + 3 * apart : at + 3 * apart + n]
+        a, b, c, d = _four(line, starts, i, n)
         s, t, u, v = line.dtype.type(0), line.dtype.type(0), line.dtype.type(0), line.dtype.type(0)
         for j in range(n):
             x, p = delta[j], place[j]
@@ -376,14 +385,14 @@ def _dots(line, apart, place, delta, found):
         found[i + 2] += u
         found[i + 3] += v
     for i in range(m - m % 4, m):
-        row, total = line[i * apart : i * apart + n], line.dtype.type(0)
+        row, total = line[starts[i] : starts[i] + n], line.dtype.type(0)
         for j in range(n):
             total += (row[j] - place[j]) * delta[j]
         found[i] += total
 
 
 @_compiled(reorder=True)
-def _images(line, apart, width, rows, sums, found):
+def _images(line, starts, width, rows, sums, found):
     """Add <X_i, v> to every row's numbers, for the four vectors v of rows @ X. Rows of X are read four at a time, twice."""
     m, tile = rows.shape[1], sums.shape[1]
     nowhere = np.zeros_like(sums[0])
@@ -393,40 +402,39 @@ def _images(line, apart, width, rows, sums, found):
         p, q, r, s = sums[0, :n], sums[1, :n], sums[2, :n], sums[3, :n]
         sums[:, :n] = 0
         for i in range(0, m - 3, 4):
-            a, b, c, d = _four(part, apart, i, n)
+            a, b, c, d = _four(part, starts, i, n)
             _add_rows(p, q, r, s, a, b, c, d, rows[:, i : i + 4])
         for i in range(m - m % 4, m):
-            row = part[i * apart : i * apart + n]
+            row = part[starts[i] : starts[i] + n]
             for k in range(4):
                 weight, total = rows[k, i], sums[k, :n]
                 for j in range(n):
                     total[j] += weight * row[j]
         for i in range(0, m - 3, 4):
-            a, b, c, d = _four(part, apart, i, n)
+            a, b, c, d = _four(part, starts, i, n)
             _pairs(a, b, c, d, p, q, r, s, found[i : i + 4], 0)
         for k in range(4):
-            _dots(part[(m - m % 4) * apart :], apart, nowhere[:n], sums[k, :n], found[m - m % 4 :, k])
+            _dots(part, starts[m - m % 4 :], nowhere[:n], sums[k, :n], found[m - m % 4 :, k])
 
 
 @_compiled(reorder=True)
-def _four(line, apart, i, n):
+def _four(line, starts, i, n):
     """The rows i to i + 3."""
-    at = i * apart
-    a, b = line[at : at + n], line[at + apart : at + apart + n]
-    return a, b, line[at + 2 * apart : at + 2 * apart + n], line[at + 3 * apart : at + 3 * apart + n]
+    a, b, c, d = starts[i], starts[i + 1], starts[i + 2], starts[i + 3]
+    return line[a : a + n], line[b : b + n], line[c : c + n], line[d : d + n]
 
 
 # Products of all pairs: four rows times four others at a time.
 
 
 @_compiled(reorder=True)
-def _gram(line, apart, width, place, run, tile, products, squares, exactly):
+def _gram(line, starts, width, place, run, tile, products, squares, exactly):
     whole = len(tile)
     for start in range(0, width, run):
         n = min(run, width - start)
         here = place[start : start + n]
         for i in range(squares.size):
-            row, residual = line[i * apart + start : i * apart + start + n], tile[i, :n]
+            row, residual = line[starts[i] + start : starts[i] + start + n], tile[i, :n]
             for j in range(n):
                 residual[j] = row[j] - here[j]
             if exactly:
@@ -482,13 +490,13 @@ def _pairs(a, b, c, d, e, f, g, h, products, k):
 
 
 @_compiled(reorder=True)
-def _mixed(line, apart, m, matrix, place, tile, sums, out):
+def _mixed(line, starts, m, matrix, place, tile, sums, out):
     p, width = out.shape
     for start in range(0, width, MIXED_COLUMNS):
         n = min(MIXED_COLUMNS, width - start)
         here = place[start : start + n]
         for i in range(m):
-            row, residual = line[i * apart + start : i * apart + start + n], tile[i, :n]
+            row, residual = line[starts[i] + start : starts[i] + start + n], tile[i, :n]
             for j in range(n):
                 residual[j] = row[j] - here[j]
         for i in range(0, len(matrix), 4):
@@ -524,13 +532,13 @@ def _add_rows(a, b, c, d, e, f, g, h, w):
 
 
 @_compiled(reorder=False)
-def _trimmed_means(line, apart, m, f, comparators, row):
+def _trimmed_means(line, starts, m, f, comparators, row):
     """The mean of every column without its f lowest and f highest numbers; its median where no more than two are left."""
     loaded, means = np.empty((max(LOADED // m, 1), m, LANES), line.dtype), np.empty(LANES)
     low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
     for group in range((len(row) + LANES - 1) // LANES):
         if group % len(loaded) == 0:
-            _load(line, apart, group * LANES, len(row), loaded)
+            _load(line, starts, group * LANES, len(row), loaded)
         keys = loaded[group % len(loaded)]
         _ranks(keys, f, m - 1 - f, comparators, low, high)
         if m - 2 * f <= 2:
@@ -564,14 +572,14 @@ def _clipped_sums(keys, low, high, count, sums):
 
 
 @_compiled(reorder=False)
-def _means_around_medians(line, apart, m, keep, middle, last, row):
+def _means_around_medians(line, starts, m, keep, middle, last, row):
     """The mean of the `keep` numbers of every column nearest to its median."""
     loaded, away = np.empty((max(LOADED // m, 1), m, LANES), line.dtype), np.empty((m, LANES))
     low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
     centre, reach, means = np.empty(LANES), np.empty(LANES), np.empty(LANES)
     for group in range((len(row) + LANES - 1) // LANES):
         if group % len(loaded) == 0:
-            _load(line, apart, group * LANES, len(row), loaded)
+            _load(line, starts, group * LANES, len(row), loaded)
         keys = loaded[group % len(loaded)]
         _ranks(keys, (m - 1) // 2, m // 2, middle, low, high)
         for j in range(LANES):
@@ -605,16 +613,16 @@ def _near_means(keys, centre, reach, keep, means):
 
 
 @_compiled(reorder=False)
-def _load(line, apart, start, stop, loaded):
+def _load(line, starts, start, stop, loaded):
     """Load the columns from `start` on, LANES by LANES; lanes past the last column repeat it."""
     for i in range(loaded.shape[1]):
         for group in range(len(loaded)):
             first, width = start + group * LANES, min(LANES, stop - start - group * LANES)
-            place = np.uint64(i * apart + first)  # Checks for negative indices would prevent vectorising.
+            place = np.uint64(starts[i] + first)  # Checks for negative indices would prevent vectorising.
             for j in range(width):
                 loaded[group, i, j] = line[place + np.uint64(j)]
             for j in range(max(width, 0), LANES if width > 0 else 0):
-                loaded[group, i, j] = line[np.uint64(i * apart + stop - 1)]
+                loaded[group, i, j] = line[np.uint64(starts[i] + stop - 1)]
 
 
 @_compiled(reorder=False)

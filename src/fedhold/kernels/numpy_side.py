@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhold.kernels.arrays import Block, Matrix, Vector
+from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
 from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares
 
 __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
@@ -18,7 +18,13 @@ __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
 TILE = 2**18  # numbers that stay in a core's cache together with a copy of them
 RUN = 1024  # squares or products added up in the block's own precision before float64 takes over
 SQUARE_RUN = 32  # the same, for squares that a proof relies on
-LONG_ROW = 2048  # columns from which on BLAS multiplies all pairs of rows at full speed
+CACHED, SHORTEST = (
+    2**17,
+    128,
+)  # numbers of a run of all rows that is multiplied with itself; and the fewest columns of it
+MOST_PARALLEL = (
+    2048  # rows. Beyond this, even two matrices of all pairs at a time, one for each thread, take too much memory.
+)
 
 
 @dataclass(frozen=True)
@@ -27,17 +33,21 @@ class Portion:
 
     numbers   how many numbers a block has
     parallel  whether several threads run the kernel at a time, on different blocks
+    anywhere  whether the kernel also takes `Rows` for a block, whose rows may lie anywhere in memory
+    bulky     whether the result has m x m numbers. There are then few blocks, however large, where nothing has to be gathered:
+              all of their results may wait for the first one at a time
     """
 
     numbers: int
     parallel: bool
+    anywhere: bool = False
+    bulky: bool = False
 
 
 class NumpyKernels:
     """Every loop, for one block at a time.
 
-    Kernels run in one thread unless their portion says `parallel`: NumPy holds the interpreter lock most of the time, BLAS has
-    threads of its own, and products by one core are nearly as fast as memory.
+    Kernels run in several threads where their portion says `parallel`. BLAS has one thread then, see `one_blas_thread`.
     """
 
     compiled = False
@@ -46,19 +56,19 @@ class NumpyKernels:
 
     def squaring(self, *, around: bool = False) -> Portion:
         """For largest and squares, which look at every number once; squares `around` a place make a copy of the block."""
-        return self.measuring() if around else Portion(2**24, parallel=False)
+        return self.measuring() if around else self.sweeping()
 
     def sweeping(self) -> Portion:
         """For products, sweep and images."""
-        return Portion(2**19, parallel=False)
+        return Portion(2**19, parallel=True)
 
     def measuring(self) -> Portion:
         """For residuals and squared_distances, which make a copy of the block."""
-        return Portion(TILE, parallel=False)
+        return Portion(TILE, parallel=True)
 
     def pairing(self, m: int) -> Portion:
         """For gram and residual_gram of m rows."""
-        return Portion(max(2**20, m * LONG_ROW), parallel=False)
+        return Portion(max(2**20, m * RUN), parallel=m <= MOST_PARALLEL, anywhere=True, bulky=True)
 
     def ordering(self, m: int, *, copied: bool) -> Portion:  # noqa: ARG002
         """For the order statistics of m rows; `copied` says that blocks are copies, one for every thread."""
@@ -112,6 +122,16 @@ class NumpyKernels:
         found = self.products(residual, delta, None)
         return found if len(rows) == 1 else Products(found.along, found.size, float(np.dot(sums[1], sums[1])))
 
+    def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
+        """Write weights @ X to `centre`, by residuals to an anchor point; the weights sum to 1."""
+        shares = weights.astype(block.dtype)
+        if anchor is None:
+            centre[:] = shares @ block
+            return
+        # A copy of the whole block costs more than all else, where memory has to be asked for.
+        for at in _cached(block, block.shape[1]):
+            centre[at] = anchor[at] + shares @ _around(block[:, at], anchor[at])
+
     def images(self, block: Block, rows: Matrix) -> Matrix:
         """The products of every row of the block with every vector of rows @ X, one column for each of them."""
         sums = rows.astype(block.dtype) @ block
@@ -142,25 +162,33 @@ class NumpyKernels:
         return np.vecdot(residual, residual).astype(np.float64)
 
     def gram(self, block: Block, place: Block | None) -> Pairs:
-        """Products of all pairs of rows around a place (None: the origin), and the squares |X_i|^2 of the rows themselves."""
-        residual = block if place is None else block - place
-        return Pairs((residual @ residual.T).astype(np.float64), self.row_squares(block))
+        """Products of all pairs of rows around a place (None: the origin), and the squares |X_i|^2 of the rows themselves.
+
+        Both are added up in runs of RUN columns at most.
+        """
+        products, squares = np.zeros((len(block), len(block))), np.zeros(len(block))
+        for at in _cached(block, RUN):
+            part = _columns(block, at)
+            residual = part if place is None else part - place[at]
+            products += residual @ residual.T
+            squares += np.vecdot(part, part)
+        return Pairs(products, squares)
 
     def residual_gram(self, block: Block, place: Block, pulls: Vector) -> Pairs:
-        """Products of all pairs of rows around a place, in runs of RUN, and |X_i - place|^2, in runs of SQUARE_RUN.
+        """Products of all pairs of rows around a place, in runs of RUN at most, and |X_i - place|^2, in runs of SQUARE_RUN.
 
         The force of the pulls on the place is added up over runs of SQUARE_RUN rows. The error of such short sums can be
         bounded, in whatever order they are made.
         """
         m = len(block)
-        residual = block - place
-        products, squares = np.zeros((m, m)), np.zeros(m)
-        for pieces in _runs(residual, RUN):
-            for piece in pieces:
-                products += piece @ piece.T
-        for pieces in _runs(residual, SQUARE_RUN):
-            squares += np.vecdot(pieces, pieces).sum(axis=0, dtype=np.float64)
-        return Pairs(products, squares, self.force(residual, pulls))
+        products, squares, force = np.zeros((m, m)), np.zeros(m), 0.0
+        for at in _cached(block, RUN):
+            residual = _columns(block, at) - place[at]
+            products += residual @ residual.T
+            for pieces in _runs(residual, SQUARE_RUN):
+                squares += np.vecdot(pieces, pieces).sum(axis=0, dtype=np.float64)
+            force += self.force(residual, pulls)
+        return Pairs(products, squares, force)
 
     def force(self, residual: Block, pulls: Vector) -> float:
         """|sum_i pulls_i residual_i|^2, over runs of SQUARE_RUN rows."""
@@ -216,6 +244,18 @@ def _around(block: Block, anchor: Vector | None) -> Block:
     return block if anchor is None else block - anchor.astype(block.dtype, copy=False)
 
 
+def _cached(block: Block, most: int) -> Iterator[slice]:
+    """The columns of a block, as many at a time as stay in cache, and no more than `most`."""
+    m, width = block.shape
+    length = min(max(CACHED // m, SHORTEST), most)
+    return (slice(start, min(start + length, width)) for start in range(0, width, length))
+
+
+def _columns(block: Block | Rows, at: slice) -> Block:
+    """Some columns of a block; a copy where its rows lie anywhere."""
+    return np.asarray(block.part(at.start, at.stop)) if isinstance(block, Rows) else block[:, at]
+
+
 def _runs(block: Block, length: int) -> Iterator[Block]:
     """Views of shape (runs, m, length) of the block's columns; the last view holds the columns that do not fill a run."""
     m, width = block.shape
@@ -228,7 +268,7 @@ def _runs(block: Block, length: int) -> Iterator[Block]:
 
 def _ordered(block: Block) -> Block:
     """Every column sorted, as a row of a copy, so that each is sorted in cache and by SIMD."""
-    ordered = np.array(block.T, order="C")
+    ordered = np.array(np.asarray(block).T, order="C")
     ordered.sort(axis=1)
     return ordered
 

@@ -27,32 +27,38 @@ from fedhold.lab.attacks import (
 )
 from fedhold.lab.config import load, read_toml, write_start
 from fedhold.lab.consensus import rsa
-from fedhold.lab.datasets import DataError, Images, Regression, Samples, fashion_mnist, mnist, synthesized
+from fedhold.lab.datasets import DataError, Images, Regression, Samples, cifar10, fashion_mnist, mnist, synthesized
 from fedhold.lab.experiment import Experiment, liars
 from fedhold.lab.federation import Federated, Round, federate
 from fedhold.lab.hospitals import Ward, heart_disease
 from fedhold.lab.knowledge import Attack, Knowledge, Lies, needs_server, needs_thresholds
 from fedhold.lab.leaderboard import Place, Standings, write_arena
+from fedhold.lab.outcomes import Differences, matrices, where_of, worst_cases
 from fedhold.lab.partition import PARTITIONS, balanced, by_class, dirichlet, random_cuts
 from fedhold.lab.poisons import Poisoned, backdoor, label_flip, poisons_data
 from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
-from fedhold.lab.report import Panel, write_report
+from fedhold.lab.report import ANSWER, NAMED, PROVEN, Panel, panels_of, write_report
 from fedhold.lab.results import MissingResult, Result, Store, Verdict
 from fedhold.lab.runner import run, run_all, run_cells
 from fedhold.lab.scenarios import DATA, MODELS, Scenario, prepare
 from fedhold.lab.searches import optimal_alie, optimal_ipm, worst_case
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
 from fedhold.lab.torch_task import TorchTask
+from fedhold.lab.writers import Writer, femnist
 
 __all__ = [
+    "ANSWER",
     "ATTACKS",
     "DATA",
     "MODELS",
+    "NAMED",
     "PARTITIONS",
+    "PROVEN",
     "Arena",
     "Attack",
     "DataError",
+    "Differences",
     "Done",
     "Experiment",
     "Failed",
@@ -81,16 +87,19 @@ __all__ = [
     "TorchTask",
     "Verdict",
     "Ward",
+    "Writer",
     "alie",
     "backdoor",
     "balanced",
     "by_class",
     "chance",
+    "cifar10",
     "dirichlet",
     "drift",
     "duplicates",
     "fashion_mnist",
     "federate",
+    "femnist",
     "gaussian",
     "heart_disease",
     "huber_attack",
@@ -101,6 +110,7 @@ __all__ = [
     "label_flip",
     "liars",
     "load",
+    "matrices",
     "mimic",
     "min_max",
     "min_sum",
@@ -110,6 +120,7 @@ __all__ = [
     "non_finite",
     "optimal_alie",
     "optimal_ipm",
+    "panels_of",
     "poisons_data",
     "prepare",
     "random_cuts",
@@ -124,8 +135,15 @@ __all__ = [
     "sign_flip",
     "synthesized",
     "trimmed_mean_attack",
+    "where_of",
     "worst_case",
+    "worst_cases",
     "write_arena",
     "write_report",
     "write_start",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, for help() and for the completion of names."""
+    return sorted(__all__)

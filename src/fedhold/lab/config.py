@@ -16,7 +16,7 @@ from fedhold.errors import integer, listed, require, unknown
 from fedhold.lab.experiment import Experiment, liars, place_of
 from fedhold.storage import write_whole
 
-KEYS = ("data", "rule", "attack", "epsilon", "seeds", "m", "partition", "model", "rounds", "step", "options")
+KEYS = ("data", "rule", "attack", "epsilon", "f_told", "seeds", "m", "partition", "model", "rounds", "step", "options")
 MOST = 1_000_000  # experiments of a grid; more than that is a slip of the pen, and would fill the memory
 NEEDED = ("data", "rule")
 WORDS = ("data", "rule", "attack", "partition", "model")
@@ -30,6 +30,7 @@ def load(path: Path, hint: Callable[[str], None] | None = None) -> list[Experime
     rule       a spec, as for aggregate(); {f} in it is replaced by the number of liars, floor(epsilon * m)
     attack     a key of ATTACKS with its parameters, "alie(z=1.5)", or module:name; or "none" (the default)
     epsilon    the fraction of liars; 0 means "none"
+    f_told     what {f} is replaced by instead, whatever the number of liars: how a rule does that is told a wrong f
     seeds      how many, or a list of them; 1 by default
     m, partition, model, rounds, step    as for Experiment
     [options]  as for Experiment
@@ -49,6 +50,7 @@ def load(path: Path, hint: Callable[[str], None] | None = None) -> list[Experime
         raise ValueError(f"{path}: write each grid as a table [[grid]].")
     try:
         joined = [_joined(given, grid) for grid in grids]
+        _check_f_told(joined)
         every = [experiment for grid in joined for experiment in _grid(dict(grid))]
     except (TypeError, ValueError) as problem:
         raise ValueError(f"{path}: {problem}") from None
@@ -119,6 +121,12 @@ def _joined(shared: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str, Any
     return {**shared, **grid, "options": options}
 
 
+def _check_f_told(grids: list[dict[str, Any]]) -> None:
+    told = [str(grid.get("rule")) for grid in grids if "f_told" in grid]
+    if told and not any("{f}" in rules for rules in told):
+        raise ValueError('f_told changes nothing: no rule has {f}, as in rule = "trimmed_mean(f={f})". Leave it out.')
+
+
 def _grid(words: dict[str, Any]) -> Iterator[Experiment]:
     for name in words:
         if name not in KEYS:
@@ -146,7 +154,8 @@ def _choices(name: str, value: Any) -> list[Any]:
     if name in WORDS and not all(isinstance(one, str) for one in values):
         raise ValueError(f"{name} must be text in quotes, got {value!r}.")
     if not values or any(isinstance(one, list | dict) for one in values):
-        raise ValueError(f"{name} must be one value or a list of values, got {value!r}.")
+        remedy = f"Write at least one, or leave {name} out." if values == [] else "Write numbers or texts."
+        raise ValueError(f"{name} must be one value or a list of values, got {value!r}. {remedy}")
     return values
 
 
@@ -156,8 +165,10 @@ def _experiment(chosen: dict[str, Any], options: tuple[tuple[str, Any], ...]) ->
         raise ValueError("an attack needs epsilon, the fraction of liars.")
     rule, epsilon = chosen.pop("rule"), chosen.pop("epsilon", 0.0)
     attack = "none" if epsilon == 0 else attack
+    told = chosen.pop("f_told", None)
     if "{f}" in rule:
-        rule = rule.replace("{f}", str(liars(epsilon, chosen.get("m", Experiment.m))))
+        f = liars(epsilon, chosen.get("m", Experiment.m)) if told is None else integer(told, "f_told")
+        rule = rule.replace("{f}", str(f))
     return Experiment(
         rule=rule,
         attack=None if attack == "none" else attack,

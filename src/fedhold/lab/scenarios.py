@@ -12,34 +12,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import ModuleType
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, require
-from fedhold.lab import datasets, hospitals
+from fedhold.lab import datasets, hospitals, writers
 from fedhold.lab.datasets import Samples
 from fedhold.lab.partition import PARTITIONS, Indices, Labels
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
-from fedhold.lab.torch_task import Criterion, TorchTask
+from fedhold.lab.torch_task import TorchTask, usual_loss
 from fedhold.spec import function_named, written
 
-if TYPE_CHECKING:
-    import torch
-
-PASSED = (
-    "seed",
-    "cut",
-    "m",
-    "model",
-    "samples_to_test",
-)  # what data and models are passed if they have such parameters
+# What data and models are passed if they have such parameters.
+PASSED = ("seed", "cut", "m", "model", "samples_to_test")
+CLASSES = 10  # of the images in rows, but for those of writers
 LARGEST = 10_000_000  # samples of a data set that is read item by item
 
 Cut = Callable[[Labels | int, int, np.random.Generator], list[Indices]]
-Model = Callable[[Samples], Task]
+Model = Callable[[Samples, int], Task]  # makes the task from the samples to test on and the number of classes
 Maker = TypeVar("Maker", bound=Callable[..., "Scenario"])
 
 
@@ -59,6 +53,28 @@ def costs(rounds: float) -> Callable[[Maker], Maker]:
         return make
 
     return mark
+
+
+def has_clients(whose: str) -> Callable[[Maker], Maker]:
+    """Declare, as a decorator, that the data has clients of its own, so that no partition deals it out.
+
+    whose  what to say in place of a partition, such as "by writer"
+    """
+
+    def mark(make: Maker) -> Maker:
+        make.own_clients = whose  # type: ignore[attr-defined]
+        return make
+
+    return mark
+
+
+def clients_of(data: str) -> str:
+    """What the maker of this data declares by `has_clients`; "" if it declares nothing, or is unknown here.
+
+    >>> clients_of("femnist"), clients_of("mnist")
+    ('by writer', '')
+    """
+    return getattr(DATA.get(data), "own_clients", "")
 
 
 def cost_of(data: str) -> float:
@@ -126,6 +142,17 @@ def fashion_mnist(
     return _classification(datasets.fashion_mnist, seed, cut, m, model, samples=samples, hidden=hidden)
 
 
+@costs(50)
+def cifar10(
+    seed: int, cut: Cut, m: int, model: Model | None = None, *, samples: int = 50_000, hidden: int = 32
+) -> Scenario:
+    """Photographs of ten kinds of things, in colours; model = "resnet18" or "cnn" in place of the network.
+
+    samples    use only the first so many of the 50,000 training images; the other parameters are those of mnist
+    """
+    return _classification(datasets.cifar10, seed, cut, m, model, samples=samples, hidden=hidden)
+
+
 def _classification(
     load: Callable[[], datasets.Images],
     seed: int,
@@ -140,7 +167,7 @@ def _classification(
     images = _images(load) if model is None else load()  # Torch wants pixels in [0, 1].
     train = Samples(images.train.inputs[:count], images.train.targets[:count])
     parts = cut(train.targets, m, chance(seed, Purpose.PARTITION))
-    task = Mlp(images.test, hidden=hidden) if model is None else model(images.test)
+    task = Mlp(images.test, hidden=hidden) if model is None else model(images.test, CLASSES)
     return Scenario(task, shard(train, parts))
 
 
@@ -164,11 +191,28 @@ def heart_disease(seed: int, cut: Cut, m: int, model: Model | None = None, *, hi
     for ward, clients in zip(wards, _apportioned([len(ward.train) for ward in wards], m), strict=True):
         parts += [offset + part for part in cut(ward.train.targets, clients, rng)]
         offset += len(ward.train)
-    train, test = (
-        Samples(np.concatenate([one.inputs for one in half]), np.concatenate([one.targets for one in half]))
-        for half in ([ward.train for ward in wards], [ward.test for ward in wards])
-    )
-    return Scenario(Mlp(test, hidden=hidden, classes=2) if model is None else model(test), shard(train, parts))
+    train, test = _joined([ward.train for ward in wards]), _joined([ward.test for ward in wards])
+    return Scenario(Mlp(test, hidden=hidden, classes=2) if model is None else model(test, 2), shard(train, parts))
+
+
+@costs(15)
+@has_clients("by writer")
+def femnist(m: int, model: Model | None = None, *, hidden: int = 32) -> Scenario:
+    """Letters and digits by writer, 62 classes, and a network with one hidden layer; a client is a writer.
+
+    m          the number of clients: the first so many writers in the files
+    model      makes the task from what the same writers have to test on, in place of that network
+    hidden     the number of hidden units
+    """
+    people = writers.femnist(m)
+    train, test = _joined([one.train for one in people]), _joined([one.test for one in people])
+    parts = np.split(np.arange(len(train)), np.cumsum([len(one.train) for one in people])[:-1])
+    task = Mlp(test, hidden=hidden, classes=writers.CLASSES) if model is None else model(test, writers.CLASSES)
+    return Scenario(task, shard(train, parts))
+
+
+def _joined(parts: Sequence[Samples]) -> Samples:
+    return Samples(np.concatenate([one.inputs for one in parts]), np.concatenate([one.targets for one in parts]))
 
 
 def _apportioned(sizes: Sequence[int], m: int) -> list[int]:
@@ -184,6 +228,8 @@ def _images(load: Callable[[], datasets.Images]) -> datasets.Images:
     """The images with pixels as bytes, which take a quarter of the memory of float32 and no more time to learn from."""
 
     def in_bytes(samples: datasets.Samples) -> datasets.Samples:
+        if samples.inputs.dtype == np.uint8:
+            return samples
         return replace(samples, inputs=np.rint(255 * samples.inputs).astype(np.uint8))
 
     images = load()
@@ -191,23 +237,24 @@ def _images(load: Callable[[], datasets.Images]) -> datasets.Images:
 
 
 DATA: dict[str, Callable[..., Scenario]] = {
-    make.__name__: make for make in (synthesized, heterogeneous, mnist, fashion_mnist, heart_disease)
+    make.__name__: make for make in (synthesized, heterogeneous, mnist, fashion_mnist, cifar10, heart_disease, femnist)
 }
 
 
 # Models
 
 
-def mlp(samples_to_test: Samples, *, hidden: int = 32) -> Task:
+def mlp(samples_to_test: Samples, *, classes: int, hidden: int = 32) -> Task:
     """One hidden layer of ReLU units and a softmax, for samples with classes.
 
     samples_to_test  whose accuracy is measured
+    classes          the number of classes; left out, that of the data
     hidden           the number of hidden units
 
-    >>> mlp(Samples(np.eye(3), np.array([0, 1, 1])), hidden=4).d
+    >>> mlp(Samples(np.eye(3), np.array([0, 1, 1])), classes=2, hidden=4).d
     26
     """
-    return Mlp(samples_to_test, hidden=hidden, classes=int(samples_to_test.targets.max()) + 1)
+    return Mlp(samples_to_test, hidden=hidden, classes=integer(classes, "classes", at_least=1))
 
 
 def linear_regression(samples_to_test: Samples) -> Task:
@@ -221,7 +268,58 @@ def linear_regression(samples_to_test: Samples) -> Task:
     return LinearRegression(samples_to_test)
 
 
-MODELS: dict[str, Callable[..., Any]] = {make.__name__: make for make in (mlp, linear_regression)}
+def cnn(samples_to_test: Samples, *, classes: int, width: int = 32, hidden: int = 512) -> Task:
+    """Two convolutions of 5 x 5, each with pooling, a hidden layer and a softmax, for images.
+
+    samples_to_test  whose accuracy is measured
+    classes          the number of classes; left out, that of the data
+    width            channels of the first convolution; the second has twice as many
+    hidden           the number of hidden units
+
+    Needs torch, and square images of at least 4 x 4 pixels.  McMahan et al. 2017, who use these sizes for MNIST.
+
+    >>> cnn(Samples(np.zeros((1, 784), np.uint8), np.array([0])), classes=10).d
+    1663370
+    """
+    networks = _networks("cnn")
+    image = networks.image_of(samples_to_test.inputs.shape[1], "cnn", least=4)
+    module = networks.convolutional(image, integer(classes, "classes", at_least=1), width, hidden)
+    return TorchTask(module, usual_loss(samples_to_test), samples_to_test, vectorized=False, chunk=512)
+
+
+def resnet18(samples_to_test: Samples, *, classes: int, width: int = 64, groups: int = 2) -> Task:
+    """A residual network of 18 layers for small images, with group normalisation.
+
+    Batch normalisation would mix the samples of a client, whose gradient is then no mean of its samples' gradients.
+
+    samples_to_test  whose accuracy is measured
+    classes          the number of classes; left out, that of the data
+    width            channels of the first of four stages, a multiple of groups; every further stage doubles them
+    groups           of channels that are normalised together
+
+    Needs torch, and square images of at least 8 x 8 pixels. Every client sends 45 MB.  He et al. 2016, with
+    the first layer and no pooling as for small images; Wu, He 2018; two groups as Reddi et al. 2021 have them.
+
+    >>> resnet18(Samples(np.zeros((1, 3072), np.uint8), np.array([0])), classes=10).d
+    11173962
+    """
+    networks = _networks("resnet18")
+    image = networks.image_of(samples_to_test.inputs.shape[1], "resnet18", least=8)
+    module = networks.residual(image, integer(classes, "classes", at_least=1), width, groups)
+    # 32 images of 32 x 32 take half a gigabyte here, as do 700 in the CNN.
+    return TorchTask(module, usual_loss(samples_to_test), samples_to_test, vectorized=False, chunk=32)
+
+
+def _networks(name: str) -> ModuleType:
+    if find_spec("torch") is None:
+        raise ImportError(f"{name} needs torch. From a checkout of fedhold: pip install '.[torch]'")
+    from fedhold.lab import networks
+
+    return networks
+
+
+MODELS: dict[str, Callable[..., Any]] = {make.__name__: make for make in (mlp, linear_regression, cnn, resnet18)}
+WITHOUT_TORCH = ("mlp", "linear_regression")
 
 
 def task_of(made: Any, samples: Samples, name: str = "model") -> Task:
@@ -242,19 +340,7 @@ def task_of(made: Any, samples: Samples, name: str = "model") -> Task:
             f"{type(made).__name__}. Return the module itself: `return torch.nn.Sequential(...)`."
         )
     module.eval()  # Dropout would draw outside of the run's seed.
-    return TorchTask(module, criterion or _usual_loss(samples), samples)
-
-
-def _usual_loss(samples: Samples) -> Criterion:
-    def squares(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return (outputs.reshape(len(targets), -1)[:, 0] - targets) ** 2 / 2
-
-    def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-    return cross_entropy if samples.targets.dtype.kind in "iu" else squares
+    return TorchTask(module, criterion or usual_loss(samples), samples)
 
 
 # What users hand over
@@ -408,16 +494,24 @@ def _found(
 def _model(text: str, seed: int, options: tuple[Any, ...]) -> Model:
     """Makes the task from samples; a torch module draws its first parameters from the run's seed."""
     make, parameters = _found(text, "model", MODELS, options)
+    wanted = inspect.signature(make).parameters
 
-    def build(samples: Samples) -> Task:
-        given = {"samples_to_test": samples} if "samples_to_test" in inspect.signature(make).parameters else {}
-        if text.partition("(")[0] in MODELS or find_spec("torch") is None:
-            return task_of(make(**given, **parameters), samples, text)
+    def build(samples: Samples, classes: int) -> Task:
+        given: dict[str, Any] = {"samples_to_test": samples} if "samples_to_test" in wanted else {}
+        if "classes" in wanted and wanted["classes"].default is inspect.Parameter.empty:
+            if classes == 0 and "classes" not in parameters:
+                raise ValueError(
+                    f"{text} is for classes, and the targets are numbers. Use linear_regression, or other data."
+                )
+            given["classes"] = classes
+        given |= parameters
+        if text.partition("(")[0] in WITHOUT_TORCH or find_spec("torch") is None:
+            return task_of(make(**given), samples, text)
         import torch
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(chance(seed, Purpose.INITIAL).integers(2**63)))
-            return task_of(make(**given, **parameters), samples, text)
+            return task_of(make(**given), samples, text)
 
     return build
 
@@ -430,9 +524,9 @@ def _dealt(made: Any, name: str, cut: Cut, m: int, seed: int, model: Model | Non
             "Return (inputs, targets), (test_inputs, test_targets)."
         )
     train, test = samples_of(made[0], f"{name}, to train on"), samples_of(made[1], f"{name}, to test on")
-    classes = train.targets.dtype.kind in "iu"
-    parts = cut(train.targets if classes else len(train), m, chance(seed, Purpose.PARTITION))
-    if model is None and classes:
-        highest = int(max(train.targets.max(), test.targets.max()))
-        return Scenario(Mlp(test, classes=highest + 1), shard(train, parts))
-    return Scenario(LinearRegression(test) if model is None else model(test), shard(train, parts))
+    numbered = train.targets.dtype.kind in "iu"
+    classes = int(max(train.targets.max(), test.targets.max())) + 1 if numbered else 0
+    parts = cut(train.targets if numbered else len(train), m, chance(seed, Purpose.PARTITION))
+    if model is not None:
+        return Scenario(model(test, classes), shard(train, parts))
+    return Scenario(Mlp(test, classes=classes) if numbered else LinearRegression(test), shard(train, parts))

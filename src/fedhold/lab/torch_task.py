@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.errors import require
+from fedhold.errors import integer, require
 from fedhold.kernels import Floats
 from fedhold.lab.datasets import Samples
 from fedhold.lab.tasks import Shards
@@ -29,10 +29,14 @@ class TorchTask:
     module      differentiable, takes (n, p) rows; its parameters at this moment are w_0. It is never modified
     criterion   (outputs, targets) -> (n,), one loss per sample, as cross_entropy with reduction="none"
     samples     the samples on which `evaluate` measures the loss, and the accuracy if the targets are classes
+    vectorized  False: the clients are differentiated one by one. That is faster where one client's samples keep the processor
+                busy, as they do with wide convolutions
+    chunk       how many samples are in memory at a time, with their activations. A client with more of them is differentiated
+                in pieces, whose gradients are added, if clients are taken one by one; batch normalisation then sees a piece
 
-    Clients of unequal n_i are padded, in groups of similar size, with samples of weight 0. `vectorized` turns False,
-    with a warning, when vmap refuses the module (batch normalisation, data-dependent branches); the clients are then
-    differentiated one by one, which gives the same gradients. Buffers such as running means keep their first value.
+    Inputs in bytes are pixels, where 0 to 255 stands for 0 to 1. Clients of unequal n_i are padded, in groups of similar size,
+    with samples of weight 0. `vectorized` turns False, with a warning, when vmap refuses the module (batch normalisation,
+    data-dependent branches); one by one, the gradients are the same. Buffers such as running means keep their first value.
     Needs torch (from a checkout: `pip install '.[torch]'`), and a module that is not random: `module.eval()` stops dropout.
 
     >>> import torch
@@ -43,13 +47,21 @@ class TorchTask:
     array([[-1.5, -2. ]])
     """
 
-    def __init__(self, module: torch.nn.Module, criterion: Criterion, samples: Samples) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        criterion: Criterion,
+        samples: Samples,
+        *,
+        vectorized: bool = True,
+        chunk: int = CHUNK,
+    ) -> None:
         try:
             import torch
         except ImportError as reason:
             raise ImportError("TorchTask needs torch. From a checkout of fedhold: pip install '.[torch]'") from reason
         self.module, self.criterion, self.samples = module, criterion, samples
-        self.vectorized = True
+        self.vectorized, self.chunk = vectorized, integer(chunk, "chunk", at_least=1)
         self._torch = torch
         self._trained = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
         self._fixed = {
@@ -100,19 +112,23 @@ class TorchTask:
 
     def _by_vmap(self, parameters: dict[str, Any], shards: Shards, out: Floats) -> Floats:
         together = self._torch.func.vmap(self._torch.func.grad(self._weighted_loss), in_dims=(None, 0, 0, 0))
-        for clients, rows, weights in _chunks(shards):
-            inputs, targets = self._tensor(shards.inputs[rows]), self._tensor(shards.targets[rows])
+        for clients, rows, weights in _chunks(shards, self.chunk):
+            inputs, targets = self._inputs(shards.inputs[rows]), self._tensor(shards.targets[rows])
             gradients = together(parameters, inputs, targets, self._tensor(weights))
             self._write(gradients, out, clients)
         return out
 
     def _by_loop(self, parameters: dict[str, Any], shards: Shards, out: Floats) -> Floats:
         alone = self._torch.func.grad(self._weighted_loss)
-        for i in range(shards.m):
-            rows = slice(shards.offsets[i], shards.offsets[i + 1])
-            inputs, targets = self._tensor(shards.inputs[rows]), self._tensor(shards.targets[rows])
-            gradients = alone(parameters, inputs, targets, self._tensor(shards.weights[rows]))
-            self._write({name: value[None] for name, value in gradients.items()}, out, np.array([i]))
+        for i, row in enumerate(out):
+            client = shards.client(i)
+            weights = np.full(len(client.targets), 1 / len(client.targets))
+            for start in range(0, len(weights), self.chunk):
+                rows = slice(start, start + self.chunk)
+                inputs, targets = self._inputs(client.inputs[rows]), self._tensor(client.targets[rows])
+                gradients = alone(parameters, inputs, targets, self._tensor(weights[rows]))
+                found = self._torch.cat([gradients[name].detach().reshape(-1) for name in self._trained]).cpu().numpy()
+                row[:] = found if start == 0 else row + found
         return out
 
     def _weighted_loss(
@@ -137,10 +153,10 @@ class TorchTask:
         """The metrics on other samples than the task's own."""
         parameters, total, right = self._unflatten(w), 0.0, 0
         with self._torch.no_grad():
-            for start in range(0, len(samples), CHUNK):
-                rows = slice(start, start + CHUNK)
+            for start in range(0, len(samples), self.chunk):
+                rows = slice(start, start + self.chunk)
                 targets = self._tensor(samples.targets[rows])
-                outputs, losses = self._losses(parameters, self._tensor(samples.inputs[rows]), targets)
+                outputs, losses = self._losses(parameters, self._inputs(samples.inputs[rows]), targets)
                 total += float(losses.double().sum())
                 if samples.targets.dtype.kind in "iu":
                     right += int((outputs.argmax(dim=1) == targets).sum())
@@ -153,6 +169,11 @@ class TorchTask:
         kind = like.dtype if array.dtype.kind == "f" else None
         # Torch warns about read-only arrays; they are copied.
         return self._torch.as_tensor(np.require(array, requirements=["C", "W"])).to(device=like.device, dtype=kind)
+
+    def _inputs(self, array: NDArray[Any]) -> torch.Tensor:
+        """As `_tensor`; pixels in bytes become numbers from 0 to 1 here, so that the samples take a quarter of the memory."""
+        inputs = self._tensor(array)
+        return inputs if array.dtype != np.uint8 else inputs.to(next(iter(self._trained.values())).dtype) / 255
 
     def _unflatten(self, w: Floats) -> dict[str, Any]:
         require(w.shape == (self.d,), "w", needs=f"shape ({self.d},)", remedy="Use task.initial(rng).", shape=w.shape)
@@ -167,7 +188,24 @@ class TorchTask:
             start += rows.shape[1]
 
 
-def _chunks(shards: Shards) -> Iterator[tuple[Any, NDArray[np.intp], Floats]]:
+def usual_loss(samples: Samples) -> Criterion:
+    """Cross-entropy where the targets are classes, half of the squared error where they are numbers; one per sample.
+
+    samples  to measure on
+    """
+
+    def squares(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs.reshape(len(targets), -1)[:, 0] - targets) ** 2 / 2
+
+    def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    return cross_entropy if samples.targets.dtype.kind in "iu" else squares
+
+
+def _chunks(shards: Shards, size: int) -> Iterator[tuple[Any, NDArray[np.intp], Floats]]:
     """Groups of clients of similar n_i: the clients' numbers, (k, n) rows of their samples, (k, n) weights.
 
     A client with fewer samples than the largest of its group repeats its first one with weight 0: a real sample, so that
@@ -176,9 +214,9 @@ def _chunks(shards: Shards) -> Iterator[tuple[Any, NDArray[np.intp], Floats]]:
     order = np.argsort(shards.counts, kind="stable")
     first = 0
     while first < shards.m:
-        # Sorted by size, so the last of the group is the largest; take as many clients as fit into CHUNK samples.
+        # Sorted by size, so the last of the group is the largest; take as many clients as fit into `size` samples.
         sizes = shards.counts[order[first:]]
-        fit = np.arange(1, len(sizes) + 1) * sizes <= CHUNK
+        fit = np.arange(1, len(sizes) + 1) * sizes <= size
         clients = order[first : first + max(1, int(np.count_nonzero(fit)))]
         counts, starts = shards.counts[clients], shards.offsets[clients]
         place = np.arange(counts.max())

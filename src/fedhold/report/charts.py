@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.kernels import Vector
-from fedhold.report.colours import COLOURS
-from fedhold.report.formats import number
+from fedhold.report.colours import Style
+from fedhold.report.formats import decimals, fixed, number
 from fedhold.report.pages import Block
 
-DASHES = ("", "6 3", "1.5 3", "8 3 1.5 3")  # each pattern serves for as many curves as there are colours
+MARKS = 5  # on every curve
+MARK = 35  # half the width of a mark, in fine units
 RUNAWAY, RUNAWAY_LOG = 10.0, 1e6  # a curve that peaks so many times above the median curve may leave the chart
 LARGEST = 1e300  # what is larger counts as infinite: differences must not overflow
 DEEPEST = 1e-12  # of the top: what is smaller leaves a chart with a log scale
@@ -73,6 +74,7 @@ class Chart:
 
     log      whether the metric's axis is logarithmic
     limits   the least and the largest value the metric can have, or None to fit the axis to the curves
+    gaps     whether a round without a number interrupts a line; else the line goes on to the next number
     """
 
     title: str
@@ -80,6 +82,12 @@ class Chart:
     curves: tuple[Curve, ...]
     log: bool = False
     limits: tuple[float, float] | None = None
+    gaps: bool = False
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether any curve has a point to draw."""
+        return any(np.isfinite(line.mean).any() for line in self.curves)
 
 
 def curve(label: str, seeds: Sequence[int], values: Sequence[Sequence[float | None]]) -> Curve:
@@ -229,9 +237,11 @@ class Line:
     """A curve as it is drawn.
 
     note             what the legend adds to the label
-    colour, dashes   the number of its colour, and its pattern as SVG writes it (empty for a solid line)
+    style            its colour, dashes and markers
     x                where its rounds are
     mean, low, high  heights at these rounds; a mean of NaN interrupts the line
+    marks            (n, 2) where its markers are: at other places than those of the other lines, so that a line that is
+                     covered by another is seen by its markers
     has_band         whether the area from low to high is drawn
     values           the numbers of all rounds of the drawing, as the legend writes them
     """
@@ -239,12 +249,12 @@ class Line:
     area: ClassVar[Area] = Area()
     label: str
     note: str
-    colour: int
-    dashes: str
+    style: Style
     x: Vector
     mean: Vector
     low: Vector
     high: Vector
+    marks: NDArray[np.float64]
     has_band: bool
     values: tuple[str, ...]
 
@@ -273,6 +283,20 @@ class Line:
             pieces.append(f"M{_points(*points)}Z")
         return "".join(pieces)
 
+    @property
+    def shape(self) -> str:
+        """One marker as the data of an SVG path, from its middle."""
+        return SHAPES[self.style.marker]
+
+    @property
+    def dots(self) -> str:
+        """All markers as the data of an SVG path."""
+        x, y = (
+            self.marks[:, 0] * (self.area.inner_width * FINE),
+            (1 - self.marks[:, 1]) * (self.area.inner_height * FINE),
+        )
+        return "".join(f"M{a:.0f} {b:.0f}{self.shape}" for a, b in zip(x.tolist(), y.tolist(), strict=True))
+
     def _fine(self, heights: Vector) -> tuple[Vector, Vector]:
         """The points in fine units of the SVG, from the top left of the plot."""
         return self.x * (self.area.inner_width * FINE), (1 - heights) * (self.area.inner_height * FINE)
@@ -298,11 +322,27 @@ class Drawing(Block):
     spread: str
 
 
-def draw(chart: Chart, order: Mapping[str, int]) -> Drawing:
-    """Lay out a chart; `order` gives every label in the report its number, hence its colour and dashes."""
+# Paths from the middle of a marker, in fine units: circle, square, triangle, diamond, triangle on its head, cross.
+SHAPES = tuple(
+    path.format(r=MARK, d=2 * MARK, n=-MARK, h=MARK // 2, k=-MARK // 2)
+    for path in (
+        "m{n} 0a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0z",
+        "m{n} {n}h{d}v{d}h-{d}z",
+        "m0 {n}l{r} {d}h-{d}z",
+        "m0 {n}l{r} {r}l{n} {r}l{n} {n}z",
+        "m0 {r}l{r} -{d}h-{d}z",
+        "m{k} {n}h{r}v{h}h{h}v{r}h{k}v{h}h{n}v{k}h{k}v{n}h{h}z",
+    )
+)
+
+
+def draw(chart: Chart, styles: Mapping[str, Style]) -> Drawing:
+    """Lay out a chart; `styles` has the style of every label."""
     view = frame(chart)
     rounds = np.unique(np.concatenate([line.rounds for line in chart.curves])).tolist()
     last = rounds[-1] if rounds else 1
+    ends = [float(line.mean[line.rounds[-1] - 1]) for line in chart.curves if line.rounds.size]
+    places, count = decimals(ends), len(chart.curves)
     return Drawing(
         title=chart.title,
         metric=chart.metric,
@@ -310,14 +350,12 @@ def draw(chart: Chart, order: Mapping[str, int]) -> Drawing:
         x_ticks=_x_ticks(last),
         y_ticks=_y_ticks(view),
         rounds=tuple(rounds),
-        lines=tuple(_line(line, view, order[line.label], rounds, last) for line in chart.curves),
+        lines=tuple(
+            _line(line, view, styles[line.label], rounds, (k + 0.5) / count, places, gaps=chart.gaps)
+            for k, line in enumerate(chart.curves)
+        ),
         spread=_spread(sorted({len(line.seeds) for line in chart.curves})),
     )
-
-
-def style(index: int) -> tuple[int, str]:
-    """The colour's number and the dashes of the index-th label."""
-    return index % len(COLOURS), DASHES[index // len(COLOURS) % len(DASHES)]
 
 
 def labelled_rounds(last: int) -> list[int]:
@@ -327,21 +365,37 @@ def labelled_rounds(last: int) -> list[int]:
     return [1, *(int(k) for k in round_numbers(2, last, 5) if k == int(k) and (k - 1) * 12 >= last)]
 
 
-def _line(line: Curve, view: Frame, index: int, rounds: Sequence[int], last: int) -> Line:
-    colour, dashes = style(index)
-    pick = line.rounds - 1
+def _line(
+    line: Curve, view: Frame, style: Style, rounds: Sequence[int], offset: float, places: int, *, gaps: bool
+) -> Line:
+    """The line of a curve. `offset`, from 0 to 1, is that of its markers, and `places` the digits in the legend."""
+    met, last = np.arange(1, line.mean.size + 1) if gaps else line.rounds, rounds[-1] if rounds else 1
+    met = met[met <= last]
+    pick, x = met - 1, _across(met, last)
+    mean = np.where(np.isfinite(line.mean[pick]), view.share(line.mean[pick]), np.nan)
     return Line(
         label=line.label,
         note=view.notes.get(line.label, ""),
-        colour=colour,
-        dashes=dashes,
-        x=_across(line.rounds, last),
-        mean=np.where(np.isfinite(line.mean[pick]), view.share(line.mean[pick]), np.nan),
+        style=style,
+        x=x,
+        mean=mean,
         low=view.share(line.low[pick]),
         high=view.share(line.high[pick]),
+        marks=_marks(x, mean, offset),
         has_band=len(line.seeds) > 1,
-        values=tuple(number(line.mean[k - 1]) if k <= line.mean.size else "-" for k in rounds),
+        values=tuple(fixed(line.mean[k - 1], places) if k <= line.mean.size else "-" for k in rounds),
     )
+
+
+def _marks(x: Vector, mean: Vector, offset: float) -> NDArray[np.float64]:
+    """(n, 2) points on the line inside the frame, where its MARKS markers go; a single point has one on it."""
+    if x.size < 2:
+        points = np.stack([x, mean], axis=1)
+    else:
+        at = (np.arange(MARKS) + offset) / MARKS
+        points = np.stack([at, np.interp(at, x, mean, left=np.nan, right=np.nan)], axis=1)
+    inside: NDArray[np.float64] = points[(points[:, 1] >= 0) & (points[:, 1] <= 1)]
+    return inside
 
 
 def _x_ticks(last: int) -> tuple[Tick, ...]:
@@ -355,7 +409,11 @@ def _y_ticks(view: Frame) -> tuple[Tick, ...]:
     # Enough digits that no two neighbours read the same.
     digits = max(3, 1 + math.ceil(math.log10(max(map(abs, ticks)) / abs(step) or 1.0)))
     heights = view.share(np.array(ticks, np.float64)).tolist()
-    return tuple(Tick(height, number(tick, digits)) for tick, height in zip(ticks, heights, strict=True))
+    labels = [number(tick, digits) for tick in ticks]
+    if not view.log and not any("e" in label for label in labels):
+        places = max(len(label.partition(".")[2]) for label in labels)
+        labels = [f"{tick:.{places}f}" for tick in ticks]
+    return tuple(Tick(height, label) for height, label in zip(heights, labels, strict=True))
 
 
 def _spread(seeds: Sequence[int]) -> str:

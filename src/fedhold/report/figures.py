@@ -12,6 +12,7 @@ from fedhold.report.colours import COLOURS, FULL, SCALE
 from fedhold.report.heatmap import WeightMap
 
 SIZE, DPI = (6.4, 4.4), 130  # inches, and pixels to an inch
+MARKERS = ("o", "s", "^", "D", "v", "P")  # the shapes of the page's markers
 LETTERS = 72  # of a title that fit into a line
 
 
@@ -38,18 +39,32 @@ def save_png(figure: Drawing | WeightMap, path: Path) -> None:
 
 
 def _chart(paper: Any, axes: Any, chart: Drawing) -> None:
+    from matplotlib.lines import Line2D
+
+    keys = []
     for line in chart.lines:
-        pattern = (0, tuple(map(float, line.dashes.split()))) if line.dashes else "solid"
-        label = f"{line.label} ({line.note})" if line.note else line.label
-        axes.plot(line.x, line.mean, color=COLOURS[line.colour], linestyle=pattern, linewidth=1.6, label=label)
+        style, colour = line.style, COLOURS[line.style.colour]
+        look: dict[str, Any] = {
+            "color": colour,
+            "linestyle": (0, tuple(map(float, style.dashes.split()))) if style.dashes else "solid",
+        }
+        inside, edge = ("white", colour) if style.marker else (colour, "white")  # those of variants are hollow
+        dots: dict[str, Any] = {
+            **{"marker": MARKERS[style.marker], "markersize": 6},
+            **{"markerfacecolor": inside, "markeredgecolor": edge},
+        }
+        axes.plot(line.x, line.mean, linewidth=1.6, **look)
+        axes.plot(*line.marks.T, color=colour, linestyle="none", zorder=3, **dots)
         if line.has_band:
-            axes.fill_between(line.x, line.low, line.high, color=COLOURS[line.colour], alpha=0.15, linewidth=0)
+            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
+        label = f"{line.label} ({line.note})" if line.note else line.label
+        keys.append(Line2D([], [], linewidth=1.6, label=label, **look, **dots))
     axes.set_xticks([tick.at for tick in chart.x_ticks], [tick.label for tick in chart.x_ticks])
     axes.set_yticks([tick.at for tick in chart.y_ticks], [tick.label for tick in chart.y_ticks])
     axes.set(xlim=(-0.02, 1.02), ylabel=chart.axis)
     axes.grid(alpha=0.3)
     columns = 2 if max(len(line.label) for line in chart.lines) < 32 else 1
-    paper.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
+    paper.legend(handles=keys, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
 
 
 def _weight_map(paper: Any, axes: Any, heat: WeightMap) -> None:

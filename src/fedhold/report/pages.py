@@ -14,7 +14,6 @@ from typing import ClassVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedhold.report.colours import COLOURS, DARK_COLOURS, FULL, SCALE
-from fedhold.report.formats import cell
 
 
 class Block:
@@ -111,5 +110,4 @@ def _templates() -> Environment:
     )
     gradient = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in SCALE[::2].tolist()]
     environment.globals.update(colours=COLOURS, dark_colours=DARK_COLOURS, gradient=gradient, full=f"{FULL:g}")
-    environment.filters["cell"] = cell
     return environment

@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhold.report.formats import csv_cell
+from fedhold.report.formats import column, csv_cell
 from fedhold.report.pages import Block
+
+SHORT = 24  # letters of a text that stays in one line
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,22 @@ class Table(Block):
     long: Collection[str] = ()
 
     @property
+    def texts(self) -> list[tuple[str, ...]]:
+        """The rows as a page shows them."""
+        columns = [column([row[k] for row in self.rows]) for k in range(len(self.header))]
+        return list(zip(*columns, strict=True))
+
+    @property
     def classes(self) -> list[str]:
-        """The CSS class of each column: numbers are flush right, long texts are broken into lines."""
-        columns = ([row[k] for row in self.rows] for k in range(len(self.header)))
-        return [
-            "number" if _numbers(column) else "long" if name in self.long else ""
-            for name, column in zip(self.header, columns, strict=True)
-        ]
+        """The CSS class of each column: numbers are flush right, long texts are broken into lines, short ones never."""
+        return [self._class_of(k, name) for k, name in enumerate(self.header)]
+
+    def _class_of(self, k: int, name: str) -> str:
+        if _numbers([row[k] for row in self.rows]):
+            return "number"
+        if name in self.long:
+            return "long"
+        return "short" if max((len(row[k]) for row in self.texts), default=0) <= SHORT else ""
 
 
 def write_tables(folder: Path, tables: Sequence[Table]) -> None:

@@ -39,18 +39,36 @@ def held_down(
     return low if samples is None else low & _below_median(shares / samples, there)
 
 
-def detection(weights: NDArray[np.floating], byzantine: NDArray[np.bool_]) -> tuple[Vector, Vector]:
+def weighs(weights: NDArray[np.floating], samples: NDArray[np.floating] | None = None) -> bool:
+    """Whether a rule tells clients apart by their weights in any round: neither these nor those per sample are all alike.
+
+    weights, samples  as for `held_down`
+
+    >>> weighs(np.array([[0.3, 0.3, 0.4]])), weighs(np.array([[0.3, 0.3, 0.4]]), np.array([30, 30, 40]))
+    (True, False)
+    """
+    each = [np.asarray(weights, np.float64)]
+    each += [] if samples is None else [each[0] / samples]
+    return all(_differ(values) for values in each)
+
+
+def detection(
+    weights: NDArray[np.floating], byzantine: NDArray[np.bool_], samples: NDArray[np.floating] | None = None
+) -> tuple[Vector, Vector]:
     """Precision and recall of `held_down` against the truth, for each round, among the clients that took part.
 
-    precision = liars held down / clients held down,  recall = liars held down / liars;  NaN where that is 0 / 0
+    precision = liars held down / clients held down,  recall = liars held down / liars;  NaN where that is 0 / 0, and in rounds
+    in which at least half of the clients had no weight: a median of 0 judges nobody
 
     weights     (rounds, m) NaN for clients that did not take part
     byzantine   (m,) whether a client lies
+    samples     (m,) the sample counts, or None where they are not known or are alike
     """
-    held = held_down(weights)
-    liars = byzantine & ~np.isnan(weights)
+    held = held_down(weights, samples)
+    there = ~np.isnan(weights)
+    judged = 2 * (weights > 0).sum(axis=1) > there.sum(axis=1)
     caught = (held & byzantine).sum(axis=1).astype(np.float64)
-    return ratio(caught, held.sum(axis=1)), ratio(caught, liars.sum(axis=1))
+    return ratio(caught, held.sum(axis=1) * judged), ratio(caught, (byzantine & there).sum(axis=1) * judged)
 
 
 def ratio(part: NDArray[np.float64], whole: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -66,3 +84,9 @@ def _below_median(values: NDArray[np.float64], there: NDArray[np.bool_]) -> NDAr
         if mask.any():
             row[mask] = value[mask] < LOW * np.median(value[mask])
     return low.reshape(values.shape)
+
+
+def _differ(values: NDArray[np.float64]) -> bool:
+    """Whether the values of any row differ by more than the hundredth part, which stored weights are rounded by less than."""
+    known = values[~np.isnan(values).all(axis=-1)]
+    return bool(known.size) and bool((np.nanmin(known, axis=-1) < 0.99 * np.nanmax(known, axis=-1)).any())

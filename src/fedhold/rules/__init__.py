@@ -55,3 +55,8 @@ __all__ = [
     "spectral_huber",
     "trimmed_mean",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, for help() and for the completion of names."""
+    return sorted(__all__)

@@ -102,6 +102,7 @@ def by_columns(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def rule(geometry: Geometry, **parameters: Any) -> Columnwise:  # noqa: ARG001
         def row_of(kernels: NumpyKernels, block: Block) -> Vector:  # noqa: ARG001
+            block = np.asarray(block)
             row = np.asarray(function(block, **parameters))
             numbers = row.shape == block.shape[1:] and row.dtype.kind in "fiub"
             # The first look meets clients that will be rejected for numbers that are not finite; its row is then made again.

@@ -58,6 +58,7 @@ class Declaration:
     view       "geometry": it weighs clients by their distances; "columns": it treats every column by itself and uses nothing
                of the geometry but m
     centres    it needs the clients' distances to several weighted centres, for which a Gram matrix can save passes
+    spreads    it needs the directions in which clients spread, too, for which a Gram matrix can save more passes
     pairs      it needs the distances between all pairs of clients, which take a Gram matrix
     certifies  its result comes with a proof of how near everyone else's Huber aggregate is, whichever f are left out
     from_last  by definition it starts from the last round's aggregate
@@ -76,6 +77,7 @@ class Declaration:
 
     view: Literal["geometry", "columns"] = "geometry"
     centres: bool = True
+    spreads: bool = False
     pairs: bool = False
     certifies: bool = False
     from_last: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhold.errors import positive, visible
-from fedhold.kernels import Vector, dtype_name, each, host, is_array, is_dask, kind, largest, middle
+from fedhold.kernels import Vector, dtype_name, each, host, is_array, is_dask, kind, largest, middle, to_host
 from fedhold.updates.matrix import DOUBLE_ROOM, Source, Updates, exponents_of
 from fedhold.updates.passes import FirstLook, Wanted, first_look
 from fedhold.updates.structure import Leaf, Signature, count, describe, flatten, form, signature
 
 __all__ = ["Admission", "admit"]
 
+LITTLE = 2**22  # numbers
 AGGREGABLE = ("float", "integer")
 LONGEST_REASON = 200  # characters. A client chooses the names of its arrays, which reasons quote.
 FARTHEST = 1e100  # A start with larger numbers is refused, so that all of them can be squared.
@@ -116,8 +118,8 @@ def admit(
     reasons = [""] * len(clients)
     # All rows of one array have the same structure, so the first one stands for all.
     leaves: list[list[Leaf] | None] = [flatten(clients[0])] if stacked else _flattened(clients, reasons)
-    expected = _expected(leaves, like)
     signatures = [None if own is None else signature(own) for own in leaves]
+    expected = _expected(signatures, like)
     for i in range(len(clients)):
         own = signatures[0 if stacked else i]
         if own is not None and own != expected:
@@ -129,7 +131,7 @@ def admit(
     _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
 
     sources = _sources(updates, leaves, sound)
-    skips = hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
+    skips = stacked and hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
     look = first_look(matrix, wanted(matrix, len(clients) - len(sound)))
     fit = np.isfinite(look.magnitudes)
@@ -145,8 +147,7 @@ def admit(
     used = _capped(claimed, admitted, sample_cap, reasons)
     template = like
     if like is None:
-        forms = [() if stacked else form(clients[i]) for i in admitted]
-        template = clients[admitted[forms.index(Counter(forms).most_common(1)[0][0])]]
+        template = clients[admitted[0]] if stacked else _most_usual([clients[i] for i in admitted])
     look = look.of(fit)
     return Admission(
         updates=matrix.scaled(look.magnitudes),
@@ -158,6 +159,12 @@ def admit(
         template=template,
         dtypes=_dtypes(leaves, [0] if stacked else admitted.tolist()),
     )
+
+
+def _most_usual(updates: Sequence[Any]) -> Any:
+    """The first of the updates that come in the form in which most of them come."""
+    forms = [form(update) for update in updates]
+    return updates[forms.index(Counter(forms).most_common(1)[0][0])]
 
 
 def _out_of_reach(magnitudes: Vector) -> NDArray[np.bool_]:
@@ -213,12 +220,12 @@ def _readable(update: object) -> list[Leaf]:
     return [Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
 
 
-def _expected(leaves: list[list[Leaf] | None], like: object | None) -> Signature:
+def _expected(signatures: list[Signature | None], like: object | None) -> Signature:
     """The structure that every client must have: that of `like`, or the one most clients share."""
     if like is not None:
         expected = signature(_template(like, "like"))
     else:
-        ranking = Counter(signature(own) for own in leaves if own is not None).most_common(2)
+        ranking = Counter(own for own in signatures if own is not None).most_common(2)
         if not ranking:
             return ()
         if len(ranking) == 2 and ranking[0][1] == ranking[1][1]:
@@ -227,7 +234,7 @@ def _expected(leaves: list[list[Leaf] | None], like: object | None) -> Signature
                 "Pass like=<one update>, such as the model you sent, to say which is right."
             )
         expected = ranking[0][0]
-    if sum(int(np.prod(shape)) for _, shape, _ in expected) == 0:
+    if not any(math.prod(shape) for _, shape, _ in expected):
         raise ValueError("updates hold no numbers: every array is empty. Pass updates with at least one number.")
     return expected
 
@@ -281,7 +288,10 @@ def _someone(left: NDArray[np.intp], reasons: list[str], hint: str = "") -> None
 
 
 def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np.intp]) -> tuple[Source, ...]:
-    """One source per array of the model. A stacked array stays one array; lists keep only the sound clients."""
+    """One source per array of the model. A stacked array stays one array; lists keep only the sound clients.
+
+    Few numbers in lists are copied to one array: passes over many small arrays would take longer than the copy.
+    """
     if is_dask(updates):
         from fedhold.updates.cluster import source_of
 
@@ -292,8 +302,17 @@ def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np
         if array.ndim > 2 and isinstance(array, np.ndarray) and not array.flags.c_contiguous:
             return (Source.of([array[i] for i in sound], size),)  # To flatten the whole array would copy it.
         return (Source.of(array if array.ndim == 2 else array.reshape(len(array), size), size),)
-    chosen = [own for i in sound if (own := leaves[i]) is not None]
-    return tuple(Source.of([own[k].array for own in chosen], count(chosen[0][k].array)) for k in range(len(chosen[0])))
+    chosen = [[leaf.array for leaf in own] for i in sound if (own := leaves[i]) is not None]
+    sizes = [count(array) for array in chosen[0]]
+    sources = tuple(Source.of([own[k] for own in chosen], size) for k, size in enumerate(sizes))
+    alike = len({source.dtype for source in sources}) == 1 and not sources[0].costly_to_read
+    if not alike or len(chosen) * sum(sizes) > LITTLE:
+        return sources
+    matrix = np.empty((len(chosen), sum(sizes)), sources[0].dtype)
+    with np.errstate(over="ignore"):  # A longdouble beyond float64 becomes infinite, and its client is rejected.
+        for row, own in zip(matrix, chosen, strict=True):
+            np.concatenate([to_host(array, None).reshape(-1) for array in own], out=row)
+    return (Source.of(matrix, sum(sizes)),)
 
 
 def _kind_of(updates: object) -> type[Updates]:

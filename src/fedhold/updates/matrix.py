@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
-from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from fedhold.kernels import (
     Matrix,
     NumpyKernels,
     Portion,
+    Rows,
     Sums,
     Vector,
     added,
@@ -51,6 +51,8 @@ Kernel = Callable[[Block, slice], Result]
 SLAB, PART = 2**20, 32
 STORED = 2**28  # bytes that all threads gather at a time where clients came as files: 256 KiB from each of 500
 LINE = 64  # columns: whole cache lines
+# Columns of a block per row, where its result has m x m numbers of 8 bytes: all results then take a twelfth of the data.
+BULK, MOST_PARTS = 24, 16
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
 DOUBLE_ROOM = 400  # the same for float64
@@ -93,6 +95,14 @@ class Source:
             return numbers
         read = numbers.reshape([shape[axis] for axis in self.axes])
         return read.transpose(np.argsort(self.axes)).reshape(-1)
+
+    @cached_property
+    def in_place(self) -> Rows | None:
+        """The clients' arrays as rows where they lie; None where they have to be gathered or converted."""
+        whole = isinstance(self.rows, list | np.ndarray)
+        if not whole or not all(isinstance(row, np.ndarray) and row.dtype == self.dtype for row in self.rows):
+            return None
+        return Rows.of(list(self.rows))
 
     def read(self, start: int, stop: int, clients: NDArray[np.intp] | None, out: Block | None = None) -> Block:
         """Columns start to stop of the given clients (None: all of them): in `out`, or as a view where that is possible."""
@@ -223,6 +233,25 @@ class _Distinct:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Columns start to stop of all clients; as rows where they lie, where they are to be read so."""
+
+    start: int
+    stop: int
+    rows: Rows | None = None
+
+    @property
+    def width(self) -> int:
+        return self.stop - self.start
+
+    def parts(self, width: int) -> Iterator[Span]:
+        """The span in parts of at most this many columns."""
+        for a in range(0, self.width, width):
+            b = min(a + width, self.width)
+            yield Span(self.start + a, self.start + b, None if self.rows is None else self.rows.part(a, b))
+
+
+@dataclass(frozen=True)
 class Updates:
     """The updates of m clients, or m rows that a mixture makes from them.
 
@@ -315,6 +344,8 @@ class Updates:
     def vector(self, arrays: list[Any]) -> Vector:
         """The arrays of one update as a vector of d numbers."""
         wide = [to_host(array, np.float64) for array in arrays]
+        if len(self.sources) == 1:
+            return np.concatenate([self.sources[0].flattened(array) for array in wide])
         return np.concatenate([source.flattened(array) for source, array in zip(self.sources, wide, strict=True)])
 
     def rounded(self, vector: Vector) -> Vector:
@@ -380,10 +411,10 @@ class Updates:
     def columns(self, chosen: NDArray[np.intp]) -> Block:
         """The chosen columns (in rising order), in float64."""
         wide, parts = self.widened(), []
-        for start, stop in wide.spans(Portion(TILE, parallel=False)):
-            inside = chosen[(chosen >= start) & (chosen < stop)]
+        for span in wide.spans(Portion(TILE, parallel=False)):
+            inside = chosen[(chosen >= span.start) & (chosen < span.stop)]
             if len(inside):
-                parts.append(wide.read(start, stop)[:, inside - start])
+                parts.append(wide.read(span.start, span.stop)[:, inside - span.start])
         return np.concatenate(parts, axis=1)
 
     def sample(self, columns: int) -> Block:
@@ -411,15 +442,19 @@ class Updates:
         width = self._width(portion)
 
         @np.errstate(over="ignore", invalid="ignore")  # It is set here because threads do not inherit it.
-        def run(span: tuple[int, int]) -> Gathered:
-            slab = self.read(*span)
+        def run(span: Span) -> Gathered:
+            if span.rows is not None:
+                return gathered(iter([kernel(cast(Block, span.rows), slice(span.start, span.stop))]))
+            slab = self.read(span.start, span.stop)
+            if portion.bulky and self._views:
+                return gathered(iter([kernel(slab, slice(span.start, span.stop))]))
             return gathered(
-                kernel(slab[:, a : a + width], slice(span[0] + a, span[0] + min(a + width, slab.shape[1])))
+                kernel(slab[:, a : a + width], slice(span.start + a, span.start + min(a + width, slab.shape[1])))
                 for a in range(0, slab.shape[1], width)
             )
 
         spans, workers = self.spans(portion), thread_count() if portion.parallel else 1
-        return map(run, spans) if workers == 1 else shared(run, spans, workers)
+        return map(run, spans) if workers == 1 or len(spans) == 1 else shared(run, spans, workers)
 
     def run(self, kernel: Kernel[None], portion: Portion) -> None:
         """Run a kernel that writes its results somewhere over all blocks."""
@@ -433,21 +468,41 @@ class Updates:
         """
         return reduce(added, self._over_spans(kernel, portion, partial(reduce, added)))
 
-    def spans(self, portion: Portion) -> list[tuple[int, int]]:
+    def spans(self, portion: Portion) -> list[Span]:
         """The column ranges to read at a time: small arrays of one dtype together, large ones in parts of whole tiles."""
-        width = self._width(portion)
-        if self._views:  # The number of parts is even and they are equal, so that two threads finish together.
-            pairs = -(-self.d // (2 * width))
-            width = -(-self.d // (2 * pairs * LINE)) * LINE if pairs > 1 else width
-        else:
-            width *= max(self._slab // (width * self._rows), 1)
-        cuts, offset, previous = [0], 0, None
+        spans = list[Span]()
+        for stretch in self._stretches(portion):
+            width = max(portion.numbers // self.m, 16)
+            if stretch.rows is not None or self._views:
+                # The number of parts is even and they are equal, so that two threads finish together.
+                if portion.bulky:
+                    fewest = 2 if portion.parallel else 1
+                    parts = min(max(stretch.width // (BULK * self.m), fewest), MOST_PARTS)
+                    width = max(width, -(-stretch.width // parts))
+                pairs = -(-stretch.width // (2 * width))
+                width = -(-stretch.width // (2 * pairs * LINE)) * LINE if pairs > 1 else width
+            else:
+                width = self._width(portion)
+                width *= max(self._slab // (width * self._rows), 1)
+            spans += stretch.parts(width)
+        return spans
+
+    def _stretches(self, portion: Portion) -> list[Span]:
+        """The columns that can be read together: neighbouring arrays of one dtype, or one large array where it lies."""
+        as_it_is = portion.anywhere and not (self.wide or self.base or self.mixture or self._views)
+        found, offset, previous = list[Span](), 0, None
         for source in self.sources:
-            if previous is not None and source.dtype is not previous:
-                cuts.append(offset)
-            offset, previous = offset + source.size, source.dtype
-        cuts.append(offset)
-        return [(a, min(a + width, hi)) for lo, hi in pairwise(cuts) for a in range(lo, hi, width)]
+            large = as_it_is and source.size * self.m >= TILE
+            rows, end = source.in_place if large else None, offset + source.size
+            if rows is not None:
+                rows = rows if self.clients is None else rows.taken(self.clients)
+                found.append(Span(offset, end, rows))
+            elif found and found[-1].rows is None and source.dtype is previous:
+                found[-1] = replace(found[-1], stop=end)
+            else:
+                found.append(Span(offset, end))
+            offset, previous = end, source.dtype
+        return found
 
     def _width(self, portion: Portion) -> int:
         """How many columns to hand to a kernel: no more than are gathered at a time."""

@@ -40,6 +40,7 @@ __all__ = [
     "ResidualPairs",
     "Sample",
     "Wanted",
+    "centre_of",
     "column_row",
     "coordinates",
     "first_look",
@@ -47,6 +48,7 @@ __all__ = [
     "images",
     "measured",
     "places_on_a_line",
+    "product_error",
     "products_with",
     "residual_pairs",
     "sample_of",
@@ -70,7 +72,8 @@ NEAR = 2  # An origin within this many times the clients' distances to their med
 class Columnwise:
     """What a column rule asks for.
 
-    row_of   (kernels, block of columns) -> one number per column, such as `kernels.median(block)`
+    row_of   (kernels, block of columns) -> one number per column, such as `kernels.median(block)`. The block may be `Rows`,
+             which kernels take, and which np.asarray makes an array of
     clients  the clients whose rows are in the block (None: all of them)
     """
 
@@ -369,6 +372,17 @@ def swept(
     return updates.sum(kernel, kernels.sweeping())
 
 
+def centre_of(updates: Updates, weights: Weights, anchor: Vector | None) -> Vector:
+    """The centre weights @ X, by residuals to an anchor point (None: the origin); the weights sum to 1."""
+    centre, kernels = updates.zeros(), updates.kernels
+
+    def kernel(block: Block, at: slice) -> None:
+        kernels.centre(block, weights, None if anchor is None else anchor[at], centre[at])
+
+    updates.run(kernel, kernels.sweeping())
+    return centre
+
+
 def products_with(updates: Updates, place: Vector, anchor: Vector | None) -> Products:
     """The products that give distances to a place from those to an anchor point (None: the origin)."""
     kernels = updates.kernels
@@ -439,27 +453,27 @@ def coordinates(updates: Updates, centre: Vector, scales: Vector) -> Matrix:
 class ResidualPairs:
     """The residuals X_i - place of all clients.
 
-    products    <X_i - place, X_j - place> for all pairs
-    lengths     |X_i - place|
-    force       |sum_i pulls_i (X_i - place)|
-    resolution  the relative rounding error of one number as it was read
+    products  <X_i - place, X_j - place> for all pairs
+    lengths   |X_i - place|
+    force     |sum_i pulls_i (X_i - place)|, or more
+    error     the most that a cosine, a product over two lengths, can be off
+    doubt     the relative error of the lengths, or more
     """
 
     products: Matrix
     lengths: Vector
     force: float
-    resolution: float
+    error: float
+    doubt: float
 
-    @property
-    def error(self) -> float:
-        """The most that a cosine, a product over two lengths, can be off."""
-        # The 64 cover the lengths, which are off by half of SQUARE_RUN each, the rounding of the differences, and the sums.
-        return (RUN + 64) * self.resolution
 
-    @property
-    def doubt(self) -> float:
-        """The relative error of the lengths, and of the force in units of sum_i pulls_i |X_i - place|, or more."""
-        return SQUARE_RUN * self.resolution
+def product_error(resolution: float) -> float:
+    """How much <x, y> can be off, in units of |x| |y|: it is added up over runs of RUN columns, and then in float64.
+
+    A sum of n products is off by n roundings of half the resolution each, in whatever order it is made. The 64 cover two
+    lengths, which are off by half of SQUARE_RUN roundings each, the rounding of the differences, and the sum over runs.
+    """
+    return (RUN + 64) * resolution / 2
 
 
 def residual_pairs(updates: Updates, place: Vector, distances: Vector, pulls: Weights) -> ResidualPairs:
@@ -477,4 +491,11 @@ def residual_pairs(updates: Updates, place: Vector, distances: Vector, pulls: We
         return kernels.residual_gram(block, place[at].astype(block.dtype), pulls)
 
     found = updates.sum(kernel, kernels.pairing(updates.m))
-    return ResidualPairs(found.products, np.sqrt(found.squares), float(np.sqrt(found.force)), updates.resolution)
+    lengths, doubt = np.sqrt(found.squares), SQUARE_RUN * updates.resolution
+    return ResidualPairs(
+        products=found.products,
+        lengths=lengths,
+        force=float(np.sqrt(found.force) + doubt * (pulls @ lengths)),  # It is added up over as many rows at a time.
+        error=product_error(updates.resolution),
+        doubt=doubt,
+    )

@@ -8,24 +8,30 @@
     if (parent) parent.append(element);
     return element;
   };
-  const filters = figure.querySelector(".filters"), behind = figure.querySelector(".behind");
+  const svg = "http://www.w3.org/2000/svg", filters = figure.querySelector(".filters"), behind = figure.querySelector(".behind");
   const choose = (name, words) => {
     const label = make("label", name + " ", filters), select = make("select", null, label);
     words.forEach(([text, value]) => make("option", text, select, {value}));
     select.addEventListener("change", draw);
+    label.hidden = words.length < 2;
     return select;
   };
   const selects = data.facets.map(facet => choose(facet.name, [
     ...facet.groups.map(([name, members]) => [name, members.join(" ")]),
-    ["all", facet.choices.map((_, k) => k).join(" ")],
+    ...(facet.choices.length > 1 ? [["all", facet.choices.map((_, k) => k).join(" ")]] : []),
     ...facet.choices.map((name, k) => [name, String(k)]),
   ]));
   const how = choose("show", [["worst", "worst"], ["mean", "mean"]]);
   const wanted = make("input", null, make("label", "rules with ", filters), {type: "search", size: 12, "aria-label": "rules with"});
   const plain = make("input", null, make("label", null, filters), {type: "checkbox"});
   plain.parentElement.append(" only rules that are told nothing");
+  plain.parentElement.hidden = !data.rows.some(row => row[1]);
   wanted.addEventListener("input", draw);
   plain.addEventListener("change", draw);
+  // Numbers are compared by how good they are: the sign is +1 where more is better, -1 where less is.
+  const {worst, best, digits, logarithmic} = data.scale, sign = best > worst ? 1 : -1;
+  const good = value => value === null ? -Infinity : sign * value;
+  const text = value => value !== null && Math.abs(value) >= 1e5 ? value.toExponential(1).replace("e+", "e") : value?.toFixed(digits) ?? "";
   let sorted = -1, rising = false;
 
   function kept() {
@@ -34,13 +40,23 @@
   }
   function summary(entries) {
     if (!entries.length) return null;
-    const least = entries.reduce((a, b) => b[3] < a[3] ? b : a), counted = entries.filter(entry => !entry[6]);
-    const mean = entries.reduce((sum, entry) => sum + entry[3], 0) / entries.length;
-    return {value: how.value === "worst" ? least[3] : mean, least, refused: entries.length - counted.length, all: entries.length};
+    const least = entries.reduce((a, b) => good(b[3]) < good(a[3]) ? b : a), marked = entries.filter(entry => entry[6]).length;
+    const value = how.value === "worst" ? least[3] : mean(entries.map(entry => entry[3]));
+    return {value, least, marked, all: entries.length, mark: marked === entries.length || value === null ? least[6] : ""};
+  }
+  function mean(values) {
+    const known = values.filter(value => value !== null);
+    return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
   }
   function colours(value) {
-    const at = Math.round(Math.min(1, Math.max(0, value)) * (data.scale.length - 1));
-    return [data.scale[at], at < data.scale.length * .55 ? "#fff" : "#000"];
+    const on = logarithmic ? Math.log : one => one, share = (on(value) - on(worst)) / (on(best) - on(worst));
+    const at = Math.round(Math.min(1, Math.max(0, share)) * (data.colours.length - 1));
+    return [data.colours[at], at < data.colours.length * .55 ? "#fff" : "#000"];
+  }
+  function fill(td, inner, value, mark) {
+    inner.textContent = mark || text(value);
+    if (mark) td.classList.add(mark === "diverged" ? "diverged" : "refused");
+    else if (value !== null) [td.style.background, inner.style.color] = colours(value);
   }
   function draw() {
     const cells = data.rows.map(() => data.columns.map(() => []));
@@ -48,36 +64,39 @@
     const lines = data.rows.map((row, r) => ({r, row, found: cells[r].map(summary)})).filter(({row, found}) =>
       row[0].includes(wanted.value.trim()) && !(plain.checked && row[1]) && found.some(Boolean));
     lines.forEach(line => {
-      const attacked = line.found.slice(1).filter(Boolean).map(one => one.value);
-      line.whole = !attacked.length ? null : how.value === "worst" ? Math.min(...attacked) : attacked.reduce((a, b) => a + b, 0) / attacked.length;
+      const attacked = line.found.slice(data.plain).filter(Boolean);
+      if (!attacked.length) return;
+      const least = attacked.reduce((a, b) => good(b.value) < good(a.value) ? b : a);
+      const value = how.value === "worst" ? least.value : mean(attacked.map(one => one.value));
+      line.whole = {value, mark: value === null ? least.mark : ""};
     });
-    const by = line => sorted === -1 ? line.whole : sorted === -2 ? line.row[0] : line.found[sorted]?.value ?? null;
+    const by = line => sorted === -2 ? line.row[0] : good((sorted === -1 ? line.whole : line.found[sorted])?.value ?? null);
     lines.sort((a, b) => {
-      const x = by(a) ?? -1, y = by(b) ?? -1, order = x < y ? -1 : x > y ? 1 : 0;
-      return (rising ? order : -order) || (a.row[0] < b.row[0] ? -1 : 1);
+      const x = by(a), y = by(b), order = x < y ? -1 : x > y ? 1 : 0;
+      return (rising ? order : -order) || a.r - b.r;
     });
     const head = make("tr", null, null);
     const names = [["rule", -2], [how.value === "worst" ? "worst of attacks" : "mean of attacks", -1], ...data.columns.map((name, k) => [name, k])];
     names.forEach(([name, key]) => {
-      const order = sorted === key ? (rising ? "ascending" : "descending") : "none";
+      const up = rising === (sign > 0 || key === -2), order = sorted === key ? (up ? "ascending" : "descending") : "none";
       const cell = make("th", null, head, {scope: "col", "aria-sort": order});
-      const button = make("button", name.replaceAll("_", "_\u200b") + (sorted === key ? (rising ? " ▲" : " ▼") : ""), cell, {type: "button"});
+      const button = make("button", name.replaceAll("_", "_\u200b") + (sorted === key ? (up ? " ▲" : " ▼") : ""), cell, {type: "button"});
       button.addEventListener("click", () => { rising = sorted === key ? !rising : key === -2; sorted = key; draw(); });
     });
     const body = lines.map(line => {
-      const tr = make("tr", null, null, {"data-rule": line.row[0]}), name = make("th", line.row[0], tr, {scope: "row"});
+      const tr = make("tr", null, null, {"data-rule": line.row[0]}), name = make("th", null, tr, {scope: "row"});
+      name.append(swatch(line.r), line.row[0].replaceAll("_", "_\u200b"));
       if (line.row[1]) make("small", " " + line.row[1], name);
-      const whole = make("td", line.whole === null ? "" : line.whole.toFixed(2), tr, {class: "whole"});
-      if (line.whole !== null) [whole.style.background, whole.style.color] = colours(line.whole);
+      const whole = make("td", null, tr, {class: "whole"});
+      if (line.whole) fill(whole, whole, line.whole.value, line.whole.mark);
       line.found.forEach((one, column) => {
         const td = make("td", null, tr);
         if (!one) return;
-        const text = one.refused === one.all ? one.least[6] : one.value.toFixed(2) + (one.refused ? " ·" : "");
-        const button = make("button", text, td, {type: "button"});
-        const told = one.refused ? `; ${one.refused} of ${one.all} ${one.least[6] || "refused"}` : "";
-        button.title = `${line.row[0]}, ${data.columns[column]}: ${one.value.toFixed(3)}${told}`;
-        if (one.refused === one.all) td.className = "refused";
-        else [td.style.background, button.style.color] = colours(one.value);
+        const button = make("button", null, td, {type: "button"});
+        fill(td, button, one.value, one.mark);
+        if (one.marked && !one.mark) button.append(" ·");
+        const told = one.marked ? `; ${one.marked} of ${one.all} without a number` : "";
+        button.title = `${line.row[0]}, ${data.columns[column]}: ${one.mark || text(one.value)}${told}`;
         button.addEventListener("click", () => show(one.least));
       });
       return tr;
@@ -85,18 +104,25 @@
     table.tHead.replaceChildren(head);
     table.tBodies[0].replaceChildren(...body);
   }
+  function swatch(r) {
+    const plot = document.createElementNS(svg, "svg"), line = document.createElementNS(svg, "path"), [colour, dashes] = data.styles[r];
+    for (const [key, value] of Object.entries({width: 18, height: 10, "aria-hidden": true})) plot.setAttribute(key, value);
+    for (const [key, value] of Object.entries({class: `line c${colour}`, d: "M0 5H18", "stroke-dasharray": dashes})) line.setAttribute(key, value);
+    plot.append(line);
+    return plot;
+  }
   function show(entry) {
-    const where = entry[2].map((choice, k) => data.facets[k].choices[choice]).join(", ");
-    const [metric, rounds] = data.axes[entry[2][0]];
+    const where = ["", ...entry[2].map((choice, k) => data.facets[k].choices[choice]).filter((_, k) => data.facets[k].choices.length > 1)].join(", ");
+    const [metric, rounds] = data.axes[entry[2][0] ?? 0];
     const others = data.entries.filter(one => one[1] === entry[1] && one[2].every((choice, k) => choice === entry[2][k]) && one[8].length);
-    const value = entry[6] || `${entry[3].toFixed(2)}` + (entry[4] < entry[5] ? ` (${entry[4].toFixed(2)} to ${entry[5].toFixed(2)} over seeds)` : "");
-    const title = `${data.rows[entry[0]][0]} under ${data.columns[entry[1]]}, ${where}: ${value}` + (entry[7] === null ? "" : `; ${metric} ${entry[7]} at the end`);
+    const value = entry[6] || text(entry[3]) + (entry[4] < entry[5] ? ` (${text(entry[4])} to ${text(entry[5])} over seeds)` : "");
+    const title = `${data.rows[entry[0]][0]}, ${data.columns[entry[1]]}${where}: ${value}` + (entry[7] === null ? "" : `; ${metric} ${entry[7]} at the end`);
     behind.replaceChildren(make("p", title, null, {class: "told"}));
     const numbers = others.flatMap(one => one[8]).filter(one => one !== null);
     if (!numbers.length) return;
     const ends = numbers.slice().sort((a, b) => a - b), low = ends[0];
     const high = Math.min(ends[ends.length - 1], 3 * ends[Math.floor(ends.length / 2)] || Infinity), span = high - low || 1;
-    const width = 640, height = 260, left = 48, right = 12, top = 16, bottom = 34, svg = "http://www.w3.org/2000/svg";
+    const width = 640, height = 260, left = 48, right = 12, top = 16, bottom = 34;
     const plot = document.createElementNS(svg, "svg");
     const put = (name, attributes, text) => {
       const element = document.createElementNS(svg, name);
@@ -119,12 +145,13 @@
     put("text", {x: width / 2, y: height - 4, "text-anchor": "middle"}, `round, 1 to ${last}`);
     others.sort((a, b) => (a === entry) - (b === entry)).forEach(one => {
       const points = one[8].map((number, k) => number === null ? null : `${x(k).toFixed(1)} ${y(number).toFixed(1)}`);
-      const line = put("path", {class: one === entry ? "line c0" : "line other", d: points.filter(Boolean).map((p, k) => (k ? "L" : "M") + p).join("")});
+      const [colour, dashes] = data.styles[one[0]];
+      const line = put("path", {class: `line c${colour}${one === entry ? "" : " other"}`, "stroke-dasharray": dashes, d: points.filter(Boolean).map((p, k) => (k ? "L" : "M") + p).join("")});
       const name = document.createElementNS(svg, "title");
       name.textContent = `${data.rows[one[0]][0]}: ${one[7] ?? "diverged"}`;
       line.append(name);
     });
-    behind.append(plot, make("p", `Blue: ${data.rows[entry[0]][0]}. Grey: the other rules in the same cell; point at a line for its name.`, null, {class: "note"}));
+    behind.append(plot, make("p", `Thick: ${data.rows[entry[0]][0]}. Thin: the other rules there, in their colours; point at a line for its name.`, null, {class: "note"}));
   }
   draw();
 }

@@ -2,6 +2,7 @@ for (const chart of document.querySelectorAll(".chart")) {
   const rounds = chart.dataset.rounds.split(" ").filter(Boolean).map(Number), last = rounds.length - 1;
   const items = [...chart.querySelectorAll(".legend li")], values = items.map(item => item.dataset.values.split(" "));
   const lines = [...chart.querySelectorAll(".plot .line")], bands = [...chart.querySelectorAll(".plot .band")];
+  const marks = [...chart.querySelectorAll(".plot .mark")];
   const plot = chart.querySelector(".plot"), area = plot.querySelector("svg"), cursor = plot.querySelector(".cursor");
   const show = k => {
     chart.querySelector(".round").textContent = rounds[k];
@@ -20,7 +21,7 @@ for (const chart of document.querySelectorAll(".chart")) {
     plot.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); show(last); });
   }
   items.forEach((item, i) => {
-    const dim = on => [lines, bands].forEach(all => all.forEach((path, j) => path.classList.toggle("dim", on && j !== i)));
+    const dim = on => [lines, bands, marks].forEach(all => all.forEach((path, j) => path.classList.toggle("dim", on && j !== i)));
     item.addEventListener("pointerenter", () => dim(true));
     item.addEventListener("pointerleave", () => dim(false));
   });
