@@ -25,7 +25,6 @@ USUAL, SKEWED = "without-label-skew", "label-skew"
 DEFAULT = inspect.signature(aggregate).parameters["rule"].default
 MIXED = "nearest_neighbour_mixing | "
 NO_ATTACK = "no attack"
-COLUMNS = ("rule", "knows", "worst case", "mean rank", "mean", NO_ATTACK, "refused")
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,11 @@ def by_rank(row: Row) -> float:
 
 def shown(rows: list[Row]) -> list[str]:
     """A leaderboard in Markdown."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    columns = list(rows[0].words)
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     names = [f"**`{row['rule']}`**" if row["rule"] == DEFAULT else f"`{row['rule']}`" for row in rows]
     return lines + [
-        "| " + " | ".join([name.replace("|", "\\|"), *(row[column] for column in COLUMNS[1:])]) + " |"
+        "| " + " | ".join([name.replace("|", "\\|"), *(row[column] for column in columns[1:])]) + " |"
         for name, row in zip(names, rows, strict=True)
     ]
 
@@ -220,11 +220,18 @@ def document(folder: Path, momentum: Path | None, figure: str, note: str) -> str
         *(f"| `{s['data']}` | `{s['partition']}` | {s['rounds']} | {s['step']} | {s['judged']} |" for s in settings),
         "",
         "Rules marked `told f` know the true number of liars, as no server does. Refused are the cells where a rule's bound",
-        "on m and f does not hold; they count as nothing kept. In brackets: the least and the largest over seeds.",
+        "on m and f does not hold; they count as nothing kept. `backdoor` is the mean success of that attack, 0 the best: the",
+        "accuracy does not show it. In brackets: the least and the largest over seeds.",
+        "",
+        "A rank is among all rules in one cell, 1 the best. Two rules that differ by less than 0.01 there are as good as each",
+        "other, and share their ranks; so are two that differ by less than twice the deviation over seeds, where there are",
+        "several. Nobody would choose a rule for keeping 0.998 instead of 0.995, and another seed may turn the order around:",
+        "with two seeds on small data, half of the cells had a deviation above 0.015. Otherwise rules that are told how many",
+        "lie, or that nobody does, would win many ranks by differences that no user sees.",
         "",
         "```sh",
-        "fedhold arena --quick     # a smaller one, within 5 minutes",
-        "fedhold arena             # this one, over hours; it can be killed and goes on from there",
+        "fedhold arena --quick     # few clients, little data, one seed: within 5 minutes on two idle cores",
+        "fedhold arena             # the whole grid, over hours; it can be killed and goes on from there",
         "```",
         "",
         "[Your own parts](own.md) says how a rule or an attack of yours joins it.",

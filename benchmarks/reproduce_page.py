@@ -171,9 +171,9 @@ def draw(find, figure, plan, path):
     metric = "accuracy on the test data" if parts[0].metric == "accuracy" else "square root of the l2 loss"
     axes[0][0].set_ylabel(metric if figure != "fig4" else "root of the l2 loss; accuracy")
     axes[1][0].set_ylabel("minus the mean without liars")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    if handles:
-        paper.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    named = {label: line for one in axes[0] for line, label in zip(*one.get_legend_handles_labels(), strict=True)}
+    if named:
+        paper.legend(named.values(), named.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     paper.savefig(path, metadata={"Software": None})
     make_small(path)
 

@@ -193,36 +193,42 @@ def spectral_huber(X, n=None):
     m = len(X)
     n = np.ones(m) if n is None else np.asarray(n, float)
     n = np.minimum(n, np.median(n))
-    c, w = huber_automatic(X, n, 0.75)
-    d = np.linalg.norm(X - c, axis=1)
+    centre, w = huber_automatic(X, n, 0.75)
+    d = np.linalg.norm(X - centre, axis=1)
     s = np.median(np.sqrt(n) * d)
     if s == 0 or m < 7:
-        return c
+        return centre
+    limit, two = s / np.sqrt(np.median(n)), m >= 40
+    near = [i for i in range(m) if np.sqrt(n[i]) * d[i] <= 4 * s]
+    X, n, d, w, m = X[near], n[near], d[near], w[near] / sum(w[near]), len(near)
+    c = w @ X
     A = np.array([np.sqrt(n[i]) * (X[i] - c) * min(1, s / (2 * np.sqrt(n[i]) * d[i])) for i in range(m)])
     values, V = np.linalg.svd(A, full_matrices=False)[1:]
     x = np.zeros(X.shape[1])
-    for value, v in list(zip(values, V, strict=True))[: 2 if m >= 40 else 1]:
+    for value, v in list(zip(values, V, strict=True))[: 2 if two else 1]:
         p = (X - c) @ v
         by_pull = [p_i for p_i, n_i in sorted(zip(p, n, strict=True)) for _ in range(round(np.sqrt(n_i) * 1000))]
         middle = np.median(by_pull)
         T = 0.5 * np.median(np.sqrt(n) * np.abs(p - middle)) / np.sqrt(n)
         place = huber_on_a_line(p, n, T)
-        x = x + v * np.sign(place) * max(abs(place) - 0.75 * value / np.sqrt(m * n.sum()), 0)
+        error = 1.25 * value / np.sqrt(m * n.sum())
+        x = x + v * (place * max(1 - (error / place) ** 2, 0) if place else 0)
     r = np.linalg.norm(x)
-    if r <= 1e-9 * s:
-        return c
-    t = [r - (X[i] - c) @ x / r for i in range(m)]
+    t = [r - (X[i] - c) @ x / (r or 1) for i in range(m)]
 
     def along(h):
         new = np.array([w[i] * (1 if t[i] <= h else h / t[i]) for i in range(m)])
         return new / new.sum()
 
-    low, high = 1e-9 * r, max(t)
-    for _ in range(200):
-        h = np.sqrt(low * high)
-        low, high = (low, h) if along(h) @ t > 0 else (h, high)
-    value, limit = along(high) @ X, s / np.sqrt(np.median(n))
-    return c + (value - c) * min(1, limit / np.linalg.norm(value - c))
+    value = c
+    if r > 1e-9 * s:
+        low, high = 1e-9 * r, max(t)
+        for _ in range(200):
+            h = np.sqrt(low * high)
+            low, high = (low, h) if along(h) @ t > 0 else (h, high)
+        value = along(high) @ X
+    length = np.linalg.norm(value - centre)
+    return centre + (value - centre) * (min(1, limit / length) if length else 1)
 
 
 def divide_and_conquer(X, f, columns, c=1.0):

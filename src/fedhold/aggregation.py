@@ -316,7 +316,7 @@ def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Cli
     weights = np.full(len(admitted), np.nan) if account.weights is None else account.weights
     statuses = np.full(m, "rejected")
     statuses[admitted] = np.where(account.takes_part, "kept", "dropped")
-    statuses[distances / (1 + TIE) > limits] = "clipped"
+    statuses[(statuses == "kept") & (distances / (1 + TIE) > limits)] = "clipped"
     return Clients(
         indices=np.arange(m),
         statuses=statuses,

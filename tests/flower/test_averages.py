@@ -39,7 +39,7 @@ def test_an_average_is_what_huber_makes_of_one_number_per_node(seed):
     values, samples = rng.standard_normal(15), rng.integers(1, 100, 15).astype(float)
     values[:5] += 10.0 ** rng.integers(0, 9)
     expected = aggregate(values[:, None], "huber", samples=samples, sample_cap=None, tol=1e-9).value[0]
-    assert _location(values, samples) == pytest.approx(expected, abs=1e-6)
+    assert _location(values, samples) == pytest.approx(expected, abs=1e-4)
     huge = np.where(np.arange(15) < 5, 1.7e308, values)
     assert abs(_location(huge, np.ones(15))) < 5
 

@@ -416,9 +416,9 @@ def test_the_audit_says_all_there_is(tmp_path):
     assert 0 < first.seconds["aggregation"] < first.seconds["round"]
     rows = {int(row.node) - FIRST: row for row in first.nodes if row.phase == "train"}
     assert all(row.status in STATUSES for row in first.nodes)
-    assert rows[2].status == "clipped"
+    assert rows[2].status == "dropped"
     assert rows[2].distance > 50 * rows[2].threshold
-    assert rows[2].weight < 0.01
+    assert rows[2].weight == 0
     assert rows[5].status == "rejected"
     assert sum(row.weight for row in rows.values()) == pytest.approx(1)
     assert rows[3].claimed == rows[3].samples == 53

@@ -70,7 +70,7 @@ def test_a_model_on_which_the_function_fails_costs_nothing(tmp_path):
     validation = Validation(fragile, nodes=M)
     run(RobustStrategy(validate=validation, audit=tmp_path / "a", fraction_evaluate=0.0), {4: FAR}, rounds=1)
     row = read(tmp_path / "a")[0].nodes[4]
-    assert (row.effect, row.status) == (None, "clipped")
+    assert (row.effect, row.status) == (None, "dropped")
     assert row.reason == "validation failed: OverflowError: too large [31m"
 
 

@@ -114,9 +114,79 @@ def test_standings_by_hand(tmp_path):
     assert Standings(arena, store).places(skewed=True) == []
 
 
-def _result(run, end):
+def _result(run, end, **more):
     series = {"rmse": [None] * (run.rounds - 1) + [end], "loss": [1.0] * run.rounds}
+    series |= {name: [None] * (run.rounds - 1) + [value] for name, value in more.items()}
     return Result(run, series, [], None, 0.0, {})
+
+
+def _standings(folder, arena, ends, **more):
+    """Standings in which rules keep these shares of 10 under ipm; ends is rule -> one number per seed."""
+    store = Store(folder)
+    for k, seed in enumerate(arena.seeds):
+        store.put(_result(arena.still(EASY, seed), 10.0))
+        for rule in arena.rules:
+            store.put(_result(arena.experiment(EASY, rule, None, 0.0, seed), 0.0))
+            attacked = arena.experiment(EASY, rule, "ipm", 0.3, seed)
+            store.put(_result(attacked, 10 - 10 * ends[rule][k], **{name: v[rule] for name, v in more.items()}))
+    return Standings(arena, store)
+
+
+RANKED = replace(
+    SMALL, rules=("mean", "huber", "median", "geometric_median"), attacks=("ipm",), epsilons=(0.3,), settings=(EASY,)
+)
+
+
+def test_rules_that_differ_by_less_than_a_hundredth_share_a_rank(tmp_path):
+    """Pair by pair: 0.895 is as good as 0.9 and as 0.888, which differ."""
+    ends = {"mean": [0.9], "huber": [0.895], "median": [0.888], "geometric_median": [0.5]}
+    ranks = _standings(tmp_path, replace(RANKED, seeds=(0,)), ends).ranks[:, 0, 1, 0, 0]
+    assert ranks.tolist() == [1.5, 2.0, 2.5, 4.0]
+
+
+def test_rules_that_seeds_turn_around_share_a_rank(tmp_path):
+    """What all rules gain with a seed is no noise; one rule that breaks with a seed is none, either."""
+    two = replace(RANKED, seeds=(0, 1))
+    ends = {"mean": [0.90, 0.80], "huber": [0.85, 0.85], "median": [0.86, 0.84], "geometric_median": [0.3, 0.3]}
+    noisy = _standings(tmp_path / "noisy", two, ends)
+    assert noisy.noise[0, 1, 0, 0] > 0.02
+    assert noisy.ranks[:3, 0, 1, 0].mean(axis=-1) == pytest.approx([2.0, 2.0, 2.0], abs=0.5)
+    ends = {"mean": [0.90, 0.80], "huber": [0.85, 0.75], "median": [0.80, 0.70], "geometric_median": [0.3, 0.2]}
+    alike = _standings(tmp_path / "alike", two, ends)
+    assert alike.noise[0, 1, 0, 0] == 0.01
+    assert alike.ranks[:, 0, 1, 0].tolist() == [[1, 1], [2, 2], [3, 3], [4, 4]]
+
+
+def test_backdoors_are_beside_the_accuracy(tmp_path):
+    ends = {rule: [0.9, 0.9] for rule in RANKED.rules}
+    success = {"mean": 0.8, "huber": 0.1, "median": None, "geometric_median": 0.0}
+    standings = _standings(tmp_path, RANKED, ends, backdoor=success)
+    places = {place.rule: place.backdoor.mean for place in standings.places(skewed=False)}
+    assert (places["mean"], places["huber"], places["geometric_median"]) == (0.8, 0.1, 0.0)
+    assert np.isnan(places["median"])  # It diverged.
+    page = write_arena(tmp_path, standings).read_text()
+    assert "Backdoors" in page
+    assert 'mean,,"synthesized, balanced",30%,1,0.8' in (tmp_path / "numbers" / "backdoors.csv").read_text()
+    board = (tmp_path / "numbers" / "leaderboard-without-label-skew.csv").read_text().splitlines()
+    assert dict(zip(board[0].split(","), board[-1].split(","), strict=True))["backdoor"] in ("0.80", "0.10", "0.00", "")
+
+
+def test_attacks_that_search_are_run_where_the_setting_says(tmp_path):
+    arena = replace(RANKED, settings=(EASY, replace(SKEWED, searched=False)), attacks=("ipm", "worst_case"), seeds=(0,))
+    runs = [(run.partition, run.attack) for run in arena.experiments() if run.attack and run.rule == "mean"]
+    assert runs == [("balanced", "ipm"), ("balanced", "worst_case"), ("random_cuts", "ipm")]
+    assert Standings(arena, Store(tmp_path)).columns == 2 + 3
+
+
+def test_the_quick_arena_has_short_searches_on_some_settings():
+    quick = Arena.registered(quick=True)
+    searches = [
+        attack for attack in quick.attacks if attack.partition("(")[0] in ("optimal_alie", "optimal_ipm", "worst_case")
+    ]
+    assert len(searches) == 3
+    assert all("evaluations=" in attack for attack in searches)
+    assert {setting.searched for setting in quick.settings} == {True, False}
+    assert len(quick.experiments()) < 4000
 
 
 def test_refused_cells_keep_nothing_and_are_counted(store):

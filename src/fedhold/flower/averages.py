@@ -18,7 +18,7 @@ from fedhold.geometry import location
 from fedhold.kernels import Weights, weighted_median
 from fedhold.thresholds import automatic
 
-FINE, STEPS = 1e-9, 100  # a step this part of the thresholds ends the search; and the most steps. Some ten are usual.
+FINE, STEPS = 1e-6, 100  # a step this part of the thresholds ends the search; and the most steps. Some ten are usual.
 
 Average = Callable[[list[RecordDict], str], MetricRecord]
 """(replies, the name of the metric that holds the number of samples) -> averages; as Flower has it."""

@@ -19,15 +19,8 @@ def location(points: Vector, samples: Weights, thresholds: Vector) -> float:
     >>> round(location(np.array([-1.0, 0.0, 0.5, 99.0]), np.ones(4), np.ones(4)), 6)
     0.25
     """
-    return (_first(points, samples, thresholds) - _first(-points, samples, thresholds)) / 2
-
-
-def _first(points: Vector, samples: Weights, thresholds: Vector) -> float:
-    """The smallest minimiser.
-
-    The pull on x falls along straight lines between the places p_i - T_i and p_i + T_i, and the minimiser is where it is 0.
-    Places farther than 2 max T_i from 0 count as at that end.
-    """
+    # The pull on x falls along straight lines between the places p_i - T_i and p_i + T_i, and a minimiser is where it is 0.
+    # Places farther than 2 max T_i from 0 count as at that end.
     end = 2 * float(thresholds.max())
     places = np.clip(np.concatenate([points - thresholds, points + thresholds]), -end, end)
     order = np.argsort(places)
@@ -35,7 +28,10 @@ def _first(points: Vector, samples: Weights, thresholds: Vector) -> float:
     first = float(samples @ np.clip(points - places[0], -thresholds, thresholds))
     pulls = first - np.concatenate([[0.0], np.cumsum(steepness * np.diff(places))])
     rounding = 1e-12 * float(samples @ thresholds)  # Pulls that cancel leave a little, with either sign.
-    last = int(np.argmax(pulls <= rounding))
-    if last == 0:
-        return float(places[0])
-    return float(places[last - 1] + (pulls[last - 1] - rounding) / steepness[last - 1])
+    after, before = int(np.argmax(pulls <= rounding)), len(pulls) - 1 - int(np.argmax(pulls[::-1] >= -rounding))
+    first, last = places[after], places[before]
+    if after > 0:
+        first = places[after - 1] + (pulls[after - 1] - rounding) / steepness[after - 1]
+    if before < len(pulls) - 1:
+        last = places[before] + (pulls[before] + rounding) / steepness[before]
+    return float(first + last) / 2

@@ -124,8 +124,13 @@ class NumpyKernels:
 
     def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
         """Write weights @ X to `centre`, by residuals to an anchor point; the weights sum to 1."""
-        delta = weights.astype(block.dtype) @ _around(block, anchor)
-        centre[:] = delta if anchor is None else anchor + delta
+        shares = weights.astype(block.dtype)
+        if anchor is None:
+            centre[:] = shares @ block
+            return
+        # A copy of the whole block costs more than all else, where memory has to be asked for.
+        for at in _cached(block, block.shape[1]):
+            centre[at] = anchor[at] + shares @ _around(block[:, at], anchor[at])
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
         """The products of every row of the block with every vector of rows @ X, one column for each of them."""
@@ -162,7 +167,7 @@ class NumpyKernels:
         Both are added up in runs of RUN columns at most.
         """
         products, squares = np.zeros((len(block), len(block))), np.zeros(len(block))
-        for at in _runs(block):
+        for at in _cached(block, RUN):
             part = _columns(block, at)
             residual = part if place is None else part - place[at]
             products += residual @ residual.T
@@ -177,10 +182,10 @@ class NumpyKernels:
         """
         m = len(block)
         products, squares, force = np.zeros((m, m)), np.zeros(m), 0.0
-        for at in _runs(block):
+        for at in _cached(block, RUN):
             residual = _columns(block, at) - place[at]
             products += residual @ residual.T
-            for pieces in _short_runs(residual, SQUARE_RUN):
+            for pieces in _runs(residual, SQUARE_RUN):
                 squares += np.vecdot(pieces, pieces).sum(axis=0, dtype=np.float64)
             force += self.force(residual, pulls)
         return Pairs(products, squares, force)
@@ -239,11 +244,11 @@ def _around(block: Block, anchor: Vector | None) -> Block:
     return block if anchor is None else block - anchor.astype(block.dtype, copy=False)
 
 
-def _runs(block: Block) -> Iterator[slice]:
-    """The columns of a block in runs of at most RUN, which stay in cache."""
+def _cached(block: Block, most: int) -> Iterator[slice]:
+    """The columns of a block, as many at a time as stay in cache, and no more than `most`."""
     m, width = block.shape
-    length = min(max(CACHED // m, SHORTEST), RUN)
-    return (slice(start, start + length) for start in range(0, width, length))
+    length = min(max(CACHED // m, SHORTEST), most)
+    return (slice(start, min(start + length, width)) for start in range(0, width, length))
 
 
 def _columns(block: Block | Rows, at: slice) -> Block:
@@ -251,7 +256,7 @@ def _columns(block: Block | Rows, at: slice) -> Block:
     return np.asarray(block.part(at.start, at.stop)) if isinstance(block, Rows) else block[:, at]
 
 
-def _short_runs(block: Block, length: int) -> Iterator[Block]:
+def _runs(block: Block, length: int) -> Iterator[Block]:
     """Views of shape (runs, m, length) of the block's columns; the last view holds the columns that do not fill a run."""
     m, width = block.shape
     whole = width - width % length

@@ -22,13 +22,21 @@ from fedhold.errors import integer, positive, unknown
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.config import importable_beside, read_toml
 from fedhold.lab.experiment import LOOP_OPTIONS, Experiment, Option, liars
+from fedhold.lab.knowledge import reads_server
 from fedhold.lab.results import Store
 from fedhold.lab.runner import run_cells
 from fedhold.spec import FROM_CALL, MIXINGS, RULES, function_named, parse, written
 
 CLIENTS = 25  # bulyan's m >= 4f + 3 holds up to 20 % of liars, krum's m >= 2f + 3 up to 40 %
 EPSILONS = (0.1, 0.2, 0.3, 0.4)
+QUICK_CLIENTS = 15  # The same bounds hold at 20 and 40 %, and smea has few enough sets to try at both.
 QUICK_EPSILONS = (0.2, 0.4)
+# Searches with the fewest lies that they can try: each costs a call of the rule, in every round.
+QUICK_SEARCHES = {
+    "optimal_alie": "optimal_alie(evaluations=20)",
+    "optimal_ipm": "optimal_ipm(evaluations=10)",
+    "worst_case": "worst_case(restarts=2, evaluations=20)",
+}
 MIXED = ("trimmed_mean", "huber")  # rules that are also tried behind a mixing: one by columns, one by distances
 ROOT = 20  # samples of its own that a server has, for the rules that compare clients with what it learns from them
 STILL = 1e-300  # a step too short to move a model: what such a run measures is the model before learning
@@ -38,7 +46,8 @@ STILL = 1e-300  # a step too short to move a model: what such a run measures is 
 class Setting:
     """A data set and how it is dealt out, with how long to learn from it.
 
-    skewed  whether clients hold different shares of the classes; such settings are judged apart
+    skewed    whether clients hold different shares of the classes; such settings are judged apart
+    searched  whether attacks that try their lies on the server's rule are run on it: they take many times as long as others
     """
 
     data: str
@@ -46,6 +55,7 @@ class Setting:
     rounds: int
     step: float
     skewed: bool = False
+    searched: bool = True
 
     @property
     def label(self) -> str:
@@ -72,10 +82,10 @@ SETTINGS = (
     *_images("fashion_mnist", 6000, 60),
 )
 QUICK_SETTINGS = (
-    Setting("synthesized(d=20, samples=1000)", "balanced", 30, 0.1),
-    Setting("heterogeneous(d=20, samples=1000)", "balanced", 30, 0.1),
-    Setting("heart_disease", "balanced", 30, 0.5),
-    Setting("mnist(hidden=16, samples=2000)", "dirichlet(alpha=0.1)", 25, 0.3, skewed=True),
+    Setting("synthesized(d=20, samples=1000)", "balanced", 15, 0.2),
+    Setting("heterogeneous(d=20, samples=1000)", "balanced", 15, 0.2, searched=False),
+    Setting("heart_disease", "balanced", 15, 0.7),
+    Setting("mnist(hidden=16, samples=1000)", "dirichlet(alpha=0.1)", 15, 0.5, skewed=True, searched=False),
 )
 
 
@@ -106,7 +116,9 @@ class Arena:
 
     @classmethod
     def registered(cls, *, quick: bool = False) -> Arena:
-        """Every rule and every attack of the registries; `quick` on small data, with one seed and two fractions of liars.
+        """Every rule and every attack of the registries.
+
+        quick  few clients with little data, one seed, two fractions of liars, and short searches, on two settings
 
         >>> arena = Arena.registered(quick=True)
         >>> "krum(f={f})" in arena.rules, "median" in arena.rules, "alie" in arena.attacks
@@ -115,10 +127,16 @@ class Arena:
         rules, left_out = _rules()
         # Attacks that try their lies on the server's rule take many times as long as others; they come last.
         usable = [name for name, attack in ATTACKS.items() if not _needed(attack)]
-        attacks = tuple(sorted(usable, key=lambda name: getattr(ATTACKS[name], "needs_server", False)))
+        attacks = tuple(sorted(usable, key=_searches))
         if quick:
-            return cls(QUICK_SETTINGS, rules, attacks, QUICK_EPSILONS, (0,), left_out=left_out, by_attack=True)
+            short = tuple(QUICK_SEARCHES.get(name, name) for name in attacks)
+            small = (QUICK_EPSILONS, (0,), QUICK_CLIENTS)
+            return cls(QUICK_SETTINGS, rules, short, *small, left_out=left_out, by_attack=True)
         return cls(SETTINGS, rules, attacks, left_out=left_out)
+
+    def meets(self, setting: Setting, attack: str) -> bool:
+        """Whether an attack is run on a setting."""
+        return setting.searched or not _searches(attack)
 
     def joined(self, parts: Mapping[str, Any]) -> Arena:
         """This arena, and parts of the user's own beside those it has.
@@ -209,7 +227,8 @@ class Arena:
                 yield self.still(setting, seed)
                 yield from (self.experiment(setting, rule, None, 0.0, seed) for rule in self.rules)
             for attack, setting, epsilon, rule in product(self.attacks, settings, self.epsilons, self.rules):
-                yield self.experiment(setting, rule, attack, epsilon, seed)
+                if self.meets(setting, attack):
+                    yield self.experiment(setting, rule, attack, epsilon, seed)
 
 
 def known_to(rule: str) -> str:
@@ -272,6 +291,11 @@ def _rules() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     plain = {spec.partition("(")[0]: spec for spec in found}
     mixings = [f"{name}(f={{f}})" for name, mixing in MIXINGS.items() if _needed(mixing) == {"f"}]
     return (*found, *(f"{mixing} | {plain[rule]}" for mixing in mixings for rule in MIXED)), tuple(left_out)
+
+
+def _searches(attack: str) -> bool:
+    """Whether an attack tries its lies on the server's rule."""
+    return reads_server(function_named(written(attack, "attack").name, "attack", ATTACKS))
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -26,15 +26,25 @@ from fedhold.report import Block, Entry, Facet, Folded, Heading, Matrix, Paragra
 from fedhold.storage import write_whole
 
 NO_ATTACK = "no attack"
-SAME = 1e-3  # of what averaging learns: rules that differ by less share a rank
+BACKDOOR = "backdoor"  # the metric of an attack that wants its trigger obeyed, and the accuracy unharmed
+SAME = 0.01  # of what averaging learns: rules that differ by less share a rank. No user would choose by it.
+NOISE = (
+    2  # deviations over seeds: rules that differ by less share a rank, too. Another seed may turn their order around.
+)
 FLAT = 1e-6  # a reference that learns less than this says nothing about rules
 USUAL, SKEWED = "without label skew", "label skew"
 HOW = (
     "A number is the share that a rule keeps of what plain averaging learns where nobody lies: 1 is as good, 0 is nothing "
     "learnt. The worst case is the least over all attacks, fractions of liars and data sets; refused cells count as 0. Ranks "
-    "are among all rules in each cell, 1 the best, and rules within 0.001 share theirs. In brackets: the least and the largest "
-    "over seeds. Rules marked 'told f' know the true number of liars, as no server does; without an attack they know it is 0. "
-    "An attack that no rule can be tried under, such as one on classes where there are none, is left out."
+    "are among all rules in each cell, 1 the best. Rules share a rank where they differ by less than 0.01, or by less than "
+    "twice the deviation over seeds: no user would choose by that, and another seed may turn it around. In brackets: the least "
+    "and the largest over seeds. Rules marked 'told f' know the true number of liars, as no server does; without an attack "
+    "they know it is 0. 'backdoor' is the mean success of that attack, 0 the best. An attack that no rule can be tried under, "
+    "such as one on classes where there are none, is left out."
+)
+PLANTED = (
+    "A backdoor leaves the accuracy alone, so it hardly shows among the numbers above. Its success is the share of the test "
+    "inputs of other classes that the model takes for the liars' class once they bear the trigger."
 )
 
 
@@ -67,6 +77,7 @@ class Place:
     mean       the mean of what it keeps
     unharmed   what it keeps without an attack, as a mean over data sets
     by_liars   the worst for each fraction of liars
+    backdoor   the mean success of backdoors, 0 the best; NaN where none was tried
     refused    in how many cells, of all, its bound did not hold
     """
 
@@ -77,6 +88,7 @@ class Place:
     mean: Interval
     unharmed: Interval
     by_liars: tuple[float, ...]
+    backdoor: Interval
     refused: tuple[int, int]
 
 
@@ -94,6 +106,7 @@ class Standings:
         shape = (len(arena.rules), len(arena.settings), len(arena.attacks) + 1, len(arena.epsilons), len(arena.seeds))
         self.kept: NDArray[np.float64] = np.full(shape, np.nan)  # NaN where a run is missing
         self.refused = np.zeros(shape, dtype=bool)
+        self.backdoors: NDArray[np.float64] = np.full(shape, np.nan)  # NaN where an attack has no such success
         self.results: dict[tuple[int, ...], Result] = {}
         self.flat: list[str] = []
         for s in range(len(arena.settings)):
@@ -103,8 +116,12 @@ class Standings:
 
     @property
     def _inapplicable(self) -> NDArray[np.bool_]:
-        """(settings, attacks, epsilons, seeds) that every rule refused: the attack itself does not apply there."""
-        return np.asarray(self.refused.all(axis=0))
+        """(settings, attacks, epsilons, seeds) where an attack is not run, or was refused by every rule: it does not apply."""
+        met = [
+            [attack is None or self.arena.meets(setting, attack) for attack in (None, *self.arena.attacks)]
+            for setting in self.arena.settings
+        ]
+        return np.asarray(self.refused.all(axis=0) | ~np.array(met)[:, :, None, None])
 
     def _read(self, store: Store, s: int, k: int) -> None:
         """Fill in the cells of one setting and seed; column 0 of the attacks is that without one."""
@@ -131,6 +148,7 @@ class Standings:
                     self.results[r, s, a, e, k] = result
                     self.refused[r, s, a, e, k] = bool(result.infeasible)
                     self.kept[r, s, a, e, k] = _kept(result.end, before, best)
+                    self.backdoors[r, s, a, e, k] = _success(result)
 
     @property
     def runs(self) -> int:
@@ -149,11 +167,27 @@ class Standings:
 
     @cached_property
     def ranks(self) -> NDArray[np.float64]:
-        """The rank of every rule in every cell; those that share a rank have the mean of theirs."""
-        kept = np.round(self.kept / SAME)
-        better = (kept[None] > kept[:, None]).sum(axis=1)
-        equal = (kept[None] == kept[:, None]).sum(axis=1)
-        return 1 + better + (equal - 1) / 2
+        """The rank of every rule in every cell. Two that differ by less than `noise` are as good as each other there.
+
+        A rule's rank is 1, and 1 for each rule that is better, and 1/2 for each that is as good.
+        """
+        lead = self.kept[None] - self.kept[:, None]  # of the other rules over each rule
+        better, equal = (lead > self.noise).sum(axis=1), (np.abs(lead) <= self.noise).sum(axis=1)
+        ranks: NDArray[np.float64] = 1 + better + (equal - 1) / 2
+        return ranks
+
+    @cached_property
+    def noise(self) -> NDArray[np.float64]:
+        """By how much rules must differ in a cell to differ at all: (settings, attacks, epsilons, 1).
+
+        What a seed does to all rules alike, changes no rank: the deviation over seeds is that from the mean of all rules. The
+        median over rules stands for all of them, since those that an attack breaks in some seeds deviate by far more.
+        """
+        if self.kept.shape[-1] == 1:
+            return np.full((*self.kept.shape[1:-1], 1), SAME)
+        own = np.where(self.complete, self.kept, 0.0)
+        own = own - own.mean(axis=0)
+        return np.maximum(SAME, NOISE * np.median(own.std(axis=-1, ddof=1), axis=0))[..., None]
 
     def places(self, *, skewed: bool) -> list[Place]:
         """The rules by their worst case, the best first.
@@ -168,7 +202,7 @@ class Standings:
         return sorted(places, key=lambda place: (-round(place.worst.mean, 3), place.rank.mean))
 
     def _place(self, r: int, chosen: list[int], there: NDArray[np.bool_]) -> Place:
-        kept, attacked = self.kept[r, chosen], there[:, 1:]
+        kept, planted, attacked = self.kept[r, chosen], self.backdoors[r, chosen][:, 1:], there[:, 1:]
         seeds = range(kept.shape[-1])
 
         def over_seeds(values: NDArray[np.float64], where: NDArray[np.bool_], worst: bool) -> Interval:
@@ -187,6 +221,7 @@ class Standings:
             mean=over_seeds(kept[:, 1:], attacked, worst=False),
             unharmed=over_seeds(kept[:, 0, 0], there[:, 0, 0], worst=False),
             by_liars=tuple(by_liars),
+            backdoor=over_seeds(planted, attacked & ~np.isnan(planted), worst=False),
             refused=(int(refused.sum()), int(refused.size)),
         )
 
@@ -194,11 +229,12 @@ class Standings:
         """The leaderboard, for pages and files."""
         places = self.places(skewed=skewed)
         liars = [f"worst at {epsilon:.0%}" for epsilon in self.arena.epsilons]
-        header = ("rule", "knows", "worst case", "mean rank", "mean", NO_ATTACK, *liars, "refused")
+        header = ("rule", "knows", "worst case", "mean rank", "mean", NO_ATTACK, *liars, BACKDOOR, "refused")
         rows = [
             (
                 *(place.rule, place.knows, str(place.worst), str(place.rank), str(place.mean)),
-                *(str(place.unharmed), *(f"{value:.2f}" for value in place.by_liars), _share(place.refused)),
+                *(str(place.unharmed), *(f"{value:.2f}" for value in place.by_liars)),
+                *("" if np.isnan(place.backdoor.mean) else str(place.backdoor), _share(place.refused)),
             )
             for place in places
         ]
@@ -264,6 +300,23 @@ class Standings:
             "refused", ("rule", "what", "why", "runs"), [(*key, n) for key, n in counts.items()], long=("why",)
         )
 
+    def planted(self) -> Table:
+        """Backdoors: their success beside the accuracy, which they leave alone, as means over seeds."""
+        rows = []
+        for r, s, a, e in np.argwhere(~np.isnan(self.backdoors).all(axis=-1)):
+            setting, runs = (
+                self.arena.settings[s],
+                [self.results.get((r, s, a, e, k)) for k in range(len(self.arena.seeds))],
+            )
+            ends = [run.end for run in runs if run is not None and run.end is not None]
+            rows.append(
+                (
+                    *(self.labels[r], known_to(self.arena.rules[r]), setting.label, f"{self.arena.epsilons[e]:.0%}"),
+                    *(float(np.mean(ends)), float(np.nanmean(self.backdoors[r, s, a, e]))),
+                )
+            )
+        return Table("backdoors", ("rule", "knows", "setting", "liars", "accuracy", "success"), rows)
+
     def numbers(self) -> Table:
         """Every cell: what is kept over seeds."""
         rows = []
@@ -311,17 +364,23 @@ def write_arena(directory: Path, standings: Standings, *, title: str = "The aren
         ("data", "partition", "rounds", "step", "judged"),
         [(s.data, s.partition, s.rounds, s.step, SKEWED if s.skewed else USUAL) for s in arena.settings],
     )
-    reasons, notes = standings.reasons(), [f"Not in the arena: {name}, which {why}." for name, why in arena.left_out]
+    planted, reasons = standings.planted(), standings.reasons()
+    notes = [f"Not in the arena: {name}, which {why}." for name, why in arena.left_out]
     notes += [f"Averaging learns nothing there, so that nothing can be compared: {where}." for where in standings.flat]
     sections = [
         Section("Leaderboard", boards if len(boards) > 1 else []),
         Section("Matrix", [standings.matrix()] if standings.runs else []),
+        Section(
+            "Backdoors", [Paragraph(PLANTED), Folded(f"{len(planted.rows)} cells", [planted])] if planted.rows else []
+        ),
         Section("Settings", [settings, *map(Paragraph, notes)]),
         Section("Refused and failed", [Folded(f"{len(reasons.rows)} reasons", [reasons])] if reasons.rows else []),
     ]
     path = Path(directory) / "arena.html"
     write_whole(path, page(title, summary, sections).encode())
-    write_tables(path.parent / "numbers", [t for t in (*tables, settings, reasons, standings.numbers()) if t.rows])
+    write_tables(
+        path.parent / "numbers", [t for t in (*tables, settings, planted, reasons, standings.numbers()) if t.rows]
+    )
     return path
 
 
@@ -333,6 +392,12 @@ def _end(store: Store, run: Experiment) -> float | None:
 def _kept(end: float | None, before: float, best: float) -> float:
     """The share; 0 for a run that diverged, or was refused."""
     return 0.0 if end is None else float(np.clip((end - before) / (best - before), 0.0, 10.0))
+
+
+def _success(result: Result) -> float:
+    """The success of a backdoor at the end; NaN where the attack is another one, or the run diverged."""
+    end = (result.series.get(BACKDOOR) or [None])[-1]
+    return np.nan if end is None else end
 
 
 def _curve(runs: Sequence[Result], rounds: Sequence[int]) -> tuple[float | None, ...]:

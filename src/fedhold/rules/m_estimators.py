@@ -97,8 +97,11 @@ def geometric_median(
 
 def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations: int, start: Vector | None) -> Solved:
     tol, max_iterations = positive(tol, "tol"), integer(max_iterations, "max_iterations", at_least=1)
+    kappa, roots = kappa_of(threshold), np.sqrt(geometry.samples)
 
     def thresholds_at(distances: Vector) -> Vector:
+        if kappa is not None and (typical := middle(roots * distances)) > 0:  # The automatic rule needs no checks.
+            return np.maximum(kappa * typical / roots, np.finfo(np.float64).tiny)
         thresholds = numbers(threshold(geometry.real(distances), geometry.samples))
         if thresholds.shape != distances.shape or not (thresholds >= 0).all():
             raise ValueError(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, require
-from fedhold.geometry import Geometry, HuberCentre, Principal, Solved, location, normalised
+from fedhold.geometry import Geometry, HuberCentre, Solved, location, normalised
 from fedhold.kernels import Matrix, Vector, Weights, middle, weighted_median
 from fedhold.rules.declaration import Bound, declares
 from fedhold.rules.m_estimators import huber
@@ -29,9 +29,10 @@ AT_ONCE = 2**20  # numbers that its steps work on at a time
 FAR = 10  # median distances. A client farther away than this is taken for a liar without looking at directions.
 
 # spectral_huber; docs/default.md has the experiments behind these numbers.
+BEYOND = 4  # median distances. Clients farther away than this get no weight.
 REACH = 0.5  # median distances. Residuals are clipped to this length before they choose the directions.
 ALONG = 0.5  # the threshold of the location along a direction, in units of the median deviation from its median
-DOUBT = 0.75  # standard errors, by which a location along a direction is drawn back to the centre
+DOUBT = 1.25  # standard errors. A location along a direction that is nearer to the centre than this is taken for it.
 FEWEST = (
     7  # clients. With fewer, the correction costs 3 % without an attack, and gains nothing against one or two liars.
 )
@@ -229,14 +230,16 @@ def spectral_huber(
 ) -> Solved:
     """The Huber aggregate, corrected along the directions in which the clients spread most; the default rule.
 
-    1. n_i <- min(n_i, median n). The Huber centre c, with the automatic threshold and weights w_i; s = median sqrt(n_i) d_i.
-    2. The top two principal directions of the residuals, clipped so that nobody far away chooses them:
+    1. n_i <- min(n_i, median n). The Huber centre, with the automatic threshold and weights w_i; s = median sqrt(n_i) d_i.
+    2. Clients with sqrt(n_i) d_i > 4 s get w_i = 0. The others keep their weights, normalised, and c is their centre.
+    3. The top two principal directions of their residuals, clipped so that nobody far away chooses them:
        sqrt(n_i) (X_i - c) min(1, s / (2 sqrt(n_i) d_i)). For fewer than 40 clients, the top one alone; for fewer than seven,
-       none, and the value is c.
-    3. Along each of them, the Huber location of the clients with a threshold of half a median deviation, drawn back towards c
-       by 3/4 of a standard error, l_j / sqrt(m sum_i n_i) for the singular value l_j. Together these are the shift x.
-    4. Clients that lie behind c + x, by t_i along x, get w_i min(1, h / t_i), with the h for which the mean along x is c + x.
-    5. The value stays within the median distance s / sqrt(median n) of c.
+       none, and the value is the Huber centre.
+    4. Along each of them, the Huber location x_j of the clients with a threshold of half a median deviation. It becomes
+       x_j max(0, 1 - (e_j / x_j)^2), where e_j is 5/4 of a standard error, l_j / sqrt(m sum_i n_i) for the singular value l_j:
+       a place that chance explains becomes c, and one that is far beyond chance is kept. Together these are the shift x.
+    5. Clients that lie behind c + x, by t_i along x, get w_i min(1, h / t_i), with the h for which the mean along x is c + x.
+    6. The value stays within the median distance s / sqrt(median n) of the Huber centre.
 
     Liars who move a centre must lie on one side of it. This adds variance, so their direction is among the top ones; and along
     one direction, a location is off by the spread along it and not by that in all directions, as Huber's is. It holds while
@@ -265,27 +268,35 @@ def spectral_huber(
     about = HuberCentre(points, centre.weights, distances, centre.thresholds, centre.kappa)
     if points.m < FEWEST or typical == 0:
         return replace(centre, huber=about)
+    near = roots * distances <= BEYOND * typical
+    weights = centre.weights if near.all() else normalised(np.where(near, centre.weights, 0.0))
     reach = REACH * typical
     scales = roots * np.divide(reach, roots * distances, out=np.ones(points.m), where=roots * distances > reach)
-    found = points.principal(centre.weights, scales, 2 if points.m >= TWO else 1)
-    shift = _shift(found, points.shares)
+    found = points.principal(weights, np.where(near, scales, 0.0), 2 if points.m >= TWO else 1)
+    along = found.along[near]
+    shift = _shift(along, found.values, points.shares[near])
     length = float(np.linalg.norm(shift))
-    if length <= NEGLIGIBLE * typical:
+    if length > NEGLIGIBLE * typical:
+        moved = np.zeros(points.m)
+        moved[near] = _moved(weights[near], length - along @ (shift / length), length)
+        weights = moved
+    elif near.all():
         return replace(centre, huber=about)
-    moved = _moved(centre.weights, length - found.along @ (shift / length), length)
     farthest = typical / np.sqrt(middle(points.shares))
     # The triangle inequality bounds the distance of the two centres; mostly that is enough, and saves a pass.
-    if float(np.abs(moved - centre.weights) @ distances) > farthest:
-        part = min(1.0, farthest / points.separation(moved, centre.weights))
-        moved = (1 - part) * centre.weights + part * moved
-    return replace(centre, weights=moved, measured=None, huber=about)
+    if float(np.abs(weights - centre.weights) @ distances) > farthest:
+        part = min(1.0, farthest / points.separation(weights, centre.weights))
+        weights = (1 - part) * centre.weights + part * weights
+    return replace(centre, weights=weights, measured=None, huber=about)
 
 
-def _shift(found: Principal, samples: Weights) -> Vector:
-    """The clients' location along each direction, drawn back towards 0 by 3/4 of a standard error."""
-    places = np.array([_location(along, samples) for along in found.along.T])
-    errors = DOUBT * found.values / np.sqrt(len(samples) * samples.sum())
-    shift: Vector = np.sign(places) * np.maximum(np.abs(places) - errors, 0)
+def _shift(along: Matrix, values: Vector, samples: Weights) -> Vector:
+    """The clients' location along each direction, as far as it is beyond chance."""
+    places = np.array([_location(column, samples) for column in along.T])
+    errors = DOUBT * values / np.sqrt(len(samples) * samples.sum())
+    # Of a place, errors^2 / place is taken away: ever less, the farther it is. A constant would leave liars a constant gain.
+    taken = np.divide(errors**2, places, out=places.copy(), where=np.abs(places) > errors)
+    shift: Vector = places - taken
     return shift
 
 

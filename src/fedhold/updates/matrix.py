@@ -476,7 +476,9 @@ class Updates:
             if stretch.rows is not None or self._views:
                 # The number of parts is even and they are equal, so that two threads finish together.
                 if portion.bulky:
-                    width = max(width, -(-stretch.width // min(max(stretch.width // (BULK * self.m), 2), MOST_PARTS)))
+                    fewest = 2 if portion.parallel else 1
+                    parts = min(max(stretch.width // (BULK * self.m), fewest), MOST_PARTS)
+                    width = max(width, -(-stretch.width // parts))
                 pairs = -(-stretch.width // (2 * width))
                 width = -(-stretch.width // (2 * pairs * LINE)) * LINE if pairs > 1 else width
             else:
