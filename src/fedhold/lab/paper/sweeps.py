@@ -446,7 +446,7 @@ def _say_images(name: str) -> Callable[[Mapping[str, Chart]], str]:
             return said
         here, there = (list(_at(one, epsilon).values()) for one in (chart, charts["sweep-mnist"]))
         alike = np.corrcoef(np.argsort(np.argsort(here)), np.argsort(np.argsort(there)))[0, 1]
-        return f"{said} The order of the rules is that of MNIST with a rank correlation of {alike:.2f}."
+        return f"{said} The order of the rules has a rank correlation of {alike:.2f} with that on MNIST."
 
     return say
 
