@@ -128,6 +128,15 @@ def test_a_run_that_diverged_is_the_worst():
     assert (curves(figures["sweep-epsilon"])["CWM (median)"] == [0.5, math.inf]).all()
 
 
+def test_the_end_is_the_mean_over_the_last_tenth_of_the_rounds():
+    def find(one):
+        rounds = [0.1] * 27 + [0.6, None, 0.8]
+        return Result(one, {"rmse" if one.data == "synthesized" else "accuracy": rounds}, [], None, 0.0, {})
+
+    figures = named(sweeps.illustrated(find, TINY))
+    np.testing.assert_allclose(curves(figures["sweep-mnist"])["CWM (median)"], [0.7, 0.7])
+
+
 def test_bounds_and_rate_against_n():
     figure = named(sweeps.theorems(TINY))["sweep-n"]
     lines = curves(figure)
