@@ -1,6 +1,7 @@
-"""What came out of `fedhold reproduce all --readings`, put into docs/reproduce.md: tables between its marks, and figures.
+"""What came out of `fedhold reproduce all sweeps --readings`, put into docs/reproduce.md: tables between marks, and figures.
 
 python benchmarks/reproduce_page.py RUNS      (the --out of the command; needs matplotlib: the extra `report`)
+python benchmarks/reproduce_page.py RUNS --sweeps      (the sweeps alone, where they are in a directory of their own)
 
 What is not in RUNS yet is called "not run" on the page; figures are drawn with the curves that are there.
 """
@@ -31,7 +32,9 @@ from fedhold.lab.paper import (
     by_words,
     judged,
     readings_table,
+    sweeps,
 )
+from fedhold.report import save_png
 
 DOCS = Path(__file__).parents[1] / "docs"
 COLOURS = 192  # of the figures: small in a repository
@@ -172,6 +175,10 @@ def draw(find, figure, plan, path):
     if named:
         paper.legend(named.values(), named.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     paper.savefig(path, metadata={"Software": None})
+    make_small(path)
+
+
+def make_small(path):
     # Coverage: a palette by frequency would give a curve that is mostly hidden the colour of another.
     small = (
         Image.open(path).convert("RGB").quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
@@ -183,17 +190,23 @@ def _mean(results, metric):
     return np.mean(np.array([result.series[metric] for result in results], dtype=float), axis=0)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path)
-    runs = parser.parse_args().runs
-    store, plan, page = Store(runs / "results"), Plan(), DOCS / "reproduce.md"
-    find = cache(store.find)
-    every = [judged(claim, find, plan, READINGS.values()) for claim in CLAIMS]
-    parts = {figure: ends(find, figure, plan) for figure in FIGURES}
-    parts |= {"claims": verdict_table(every), "summary": summary(every), "readings": markdown(readings_table())}
-    parts |= {"by_reading": markdown(by_reading(every)), "by_words": markdown(by_words(CLAIMS, find, plan))}
-    parts |= {"run": what_was_run(store), "table1": table(runs, "table-1-measured")}
+def swept(find):
+    """The figures of the sweeps whose runs are all there, each with its sentence; None where there are none."""
+    trained = sweeps.illustrated(find, sweeps.FULL)
+    if not trained:
+        return None
+    return "\n\n".join(illustration(one) for one in (*trained, *sweeps.theorems(sweeps.FULL)))
+
+
+def illustration(one):
+    path = DOCS / "figures" / f"{one.name}.png"
+    save_png(one.drawing, path)
+    make_small(path)
+    return f"![{one.name}](figures/{path.name})\n\n{one.sentence}"
+
+
+def put(page, parts):
+    """Each part between its marks on the page; None leaves what is there."""
     text = page.read_text(encoding="utf-8")
     for name, made in parts.items():
         if made is None:
@@ -202,6 +215,24 @@ def main():
         text, found = marks.subn(lambda met, made=made: met[1] + made + met[2], text)
         assert found == 1, f"{page} has no marks for {name}"
     page.write_text(text, encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--sweeps", action="store_true", help="put the sweeps on the page, and leave the rest as it is")
+    given = parser.parse_args()
+    runs, store, plan, page = given.runs, Store(given.runs / "results"), Plan(), DOCS / "reproduce.md"
+    find = cache(store.find)
+    put(page, {"sweeps": swept(find)})
+    if given.sweeps:
+        return
+    every = [judged(claim, find, plan, READINGS.values()) for claim in CLAIMS]
+    parts = {figure: ends(find, figure, plan) for figure in FIGURES}
+    parts |= {"claims": verdict_table(every), "summary": summary(every), "readings": markdown(readings_table())}
+    parts |= {"by_reading": markdown(by_reading(every)), "by_words": markdown(by_words(CLAIMS, find, plan))}
+    parts |= {"run": what_was_run(store), "table1": table(runs, "table-1-measured")}
+    put(page, parts)
     for figure in FIGURES:
         draw(find, figure, plan, DOCS / "figures" / f"{figure}.png")
 

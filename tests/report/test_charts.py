@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 
 from fedhold.report import save_png
-from fedhold.report.charts import MARKS, SHAPES, Chart, curve, draw, frame, labelled_rounds, round_numbers
+from fedhold.report.charts import MARKS, SHAPES, Axis, Chart, curve, draw, frame, labelled_rounds, round_numbers
 from fedhold.report.colours import COLOURS, MARKERS, Style, plain_styles
 from fedhold.report.figures import MARKERS as DRAWN
 
@@ -180,3 +181,33 @@ def test_png_files_need_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install '\.\[report\]'"):
         save_png(draw(Chart("t", "x", (curve("a", (0,), [[1.0]]),)), plain_styles("a")), tmp_path / "a.png")
+
+
+def test_a_parameter_on_the_horizontal_axis():
+    axis = Axis("epsilon", (0.0, 0.1, 0.4), marked=0.2)
+    lines = (curve("a", (0,), [[1.0, 2.0, 4.0]]), curve("b", (0,), [[1.0, 2.0, None]]))
+    drawing = draw(Chart("t", "rmse", lines, axis=axis), plain_styles("ab"))
+    np.testing.assert_allclose(drawing.lines[0].x, [0, 0.25, 1])
+    assert [(tick.at, tick.label) for tick in drawing.x_ticks] == [(0, "0"), (0.25, "0.1"), (1, "0.4")]
+    assert drawing.lines[1].note == "ends at 0.1"
+    assert drawing.marked == 0.5
+    html = drawing.__html__()
+    assert "rmse against epsilon" in html
+    assert 'epsilon <span class="round">0.4</span>' in html
+    assert "ound" not in re.sub(r"data-rounds|class=\"round\"", "", html)
+
+
+def test_values_without_room_have_no_label():
+    axis = Axis("T", (1.0, 1.01, 10.0, 100.0), log=True)
+    assert [tick.label for tick in axis.ticks()] == ["1", "10", "100"]
+    assert axis.share([10.0])[0] == pytest.approx(0.5)
+
+
+def test_a_long_legend_does_not_flatten_the_plot(tmp_path):
+    heights = []
+    for count in (4, 20):
+        lines = tuple(curve(f"rule {k}", (0,), [[1.0, 2.0]]) for k in range(count))
+        save_png(draw(Chart("t", "rmse", lines), plain_styles(line.label for line in lines)), tmp_path / "a.png")
+        heights.append(imread(tmp_path / "a.png").shape[0])
+    assert heights[0] == 572
+    assert heights[1] > 650

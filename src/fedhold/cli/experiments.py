@@ -47,7 +47,12 @@ def run(
 
 
 def reproduce(
-    what: Annotated[list[str], Argument("fig1 ... fig5, table1, theory, or all.")],
+    what: Annotated[
+        list[str],
+        Argument(
+            "fig1 ... fig5, table1, theory, or all of these; sweeps: curves against T, epsilon, m, n, d that the paper lacks."
+        ),
+    ],
     seeds: Annotated[int | None, Option("Seeds for synthesized data to begin with; 3 unless given.")] = None,
     mnist_seeds: Annotated[int | None, Option("Seeds for MNIST to begin with; 1 unless given.")] = None,
     jobs: Annotated[int, Option("Processes to run at once.")] = 2,
@@ -57,7 +62,7 @@ def reproduce(
     ] = False,
     out: Annotated[Path, Option("Where results and report go; found again next time.")] = Path("reproduction"),
 ) -> None:
-    """The paper's figures, its Table 1, its theory, and a verdict on each of its claims."""
+    """The paper's figures, its Table 1, its theory, a verdict on each of its claims, and sweeps that it lacks."""
     from fedhold.lab import DataError, MissingResult
     from fedhold.lab.paper import reproduce as reproduce_paper
 

@@ -10,7 +10,7 @@ colour, and, for PNG files only, matplotlib.
 """
 
 from fedhold.errors import visible
-from fedhold.report.charts import Chart, Curve, Drawing, Tick, curve, draw
+from fedhold.report.charts import Axis, Chart, Curve, Drawing, Tick, curve, draw
 from fedhold.report.colours import COLOURS, FULL, Style, plain_styles, rule_style, rule_styles
 from fedhold.report.figures import can_plot, save_png
 from fedhold.report.formats import column, csv_cell, decimals, fixed, number
@@ -37,6 +37,7 @@ __all__ = [
     "LOW",
     "MOST_COLUMNS",
     "MOST_ROWS",
+    "Axis",
     "Block",
     "Cards",
     "Chart",

@@ -1,6 +1,7 @@
-"""Charts of one metric against rounds, drawn once for the page and for files.
+"""Charts of one metric against rounds, or against the values of a parameter, drawn once for the page and for files.
 
     Chart     curves: numbers over seeds and rounds
+    Axis      the values of a parameter, where the numbers of curves are no rounds
     Frame     the part of the plane to show, and which curves leave it
     Drawing   everything laid out: ticks, lines and bands in units of the plot, legend
 
@@ -29,6 +30,7 @@ RUNAWAY, RUNAWAY_LOG = 10.0, 1e6  # a curve that peaks so many times above the m
 LARGEST = 1e300  # what is larger counts as infinite: differences must not overflow
 DEEPEST = 1e-12  # of the top: what is smaller leaves a chart with a log scale
 FINE = 10  # paths are in whole numbers, this many to a unit of the SVG: half the bytes of decimal fractions
+CLOSE = 0.06  # of an axis: values that are closer have no room for both their labels
 THINNING = 0.2 * FINE  # a point this near to the line between its neighbours is left out
 
 
@@ -68,13 +70,47 @@ class Curve:
         return 1 + np.flatnonzero(~np.isnan(self.mean))
 
 
+@dataclass(frozen=True)
+class Axis:
+    """A parameter that curves are drawn against: the k-th number of every curve belongs to the k-th value.
+
+    name     of the parameter
+    values   in rising order
+    log      whether the axis is logarithmic; all values are then above 0
+    marked   a value that has a line of its own, between the first and the last
+    """
+
+    name: str
+    values: tuple[float, ...]
+    log: bool = False
+    marked: float | None = None
+
+    def share(self, values: Sequence[float]) -> Vector:
+        """How far along the axis each value lies: 0 for the first, 1 for the last; a single value is in the middle."""
+        ends, given = np.array([self.values[0], self.values[-1]], np.float64), np.array(values, np.float64)
+        if ends[0] == ends[1]:
+            return np.full(given.shape, 0.5)
+        first, last = np.log(ends) if self.log else ends
+        along: Vector = ((np.log(given) if self.log else given) - first) / (last - first)
+        return along
+
+    def ticks(self) -> tuple[Tick, ...]:
+        """The values themselves, as far as there is room for them."""
+        ticks = list[Tick]()
+        for value, at in zip(self.values, self.share(self.values).tolist(), strict=True):
+            if not ticks or at - ticks[-1].at >= CLOSE:
+                ticks.append(Tick(at, number(value)))
+        return tuple(ticks)
+
+
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """Curves of one metric against rounds.
+    """Curves of one metric against rounds, or against a parameter.
 
     log      whether the metric's axis is logarithmic
     limits   the least and the largest value the metric can have, or None to fit the axis to the curves
     gaps     whether a round without a number interrupts a line; else the line goes on to the next number
+    axis     the parameter; None for rounds
     """
 
     title: str
@@ -83,6 +119,7 @@ class Chart:
     log: bool = False
     limits: tuple[float, float] | None = None
     gaps: bool = False
+    axis: Axis | None = None
 
     @property
     def has_numbers(self) -> bool:
@@ -183,7 +220,10 @@ def _notes(chart: Chart, bottom: float, top: float) -> dict[str, str]:
         if not line.rounds.size:
             notes[line.label] = "no numbers"
         elif line.rounds[-1] < last:
-            notes[line.label] = f"ends after round {line.rounds[-1]}"
+            end = int(line.rounds[-1])
+            notes[line.label] = (
+                f"ends after round {end}" if chart.axis is None else f"ends at {number(chart.axis.values[end - 1])}"
+            )
         elif (line.high > top).any() or (line.mean < bottom).any():
             notes[line.label] = "leaves the chart"
     return notes
@@ -306,8 +346,12 @@ class Line:
 class Drawing(Block):
     """A chart, laid out.
 
-    rounds   those for which the legend has numbers
+    rounds   those for which the legend has numbers; the values of the parameter where a chart has one
     spread   what the legend says about seeds
+    x_name   what the rounds are: "round", or the name of the parameter
+    x_axis   the same, as the axis is labelled
+    places   where the rounds are, for a chart of a parameter; those of rounds follow from their numbers
+    marked   where a line of its own marks a value of the parameter
     """
 
     area: ClassVar[Area] = Line.area
@@ -317,9 +361,13 @@ class Drawing(Block):
     axis: str
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
-    rounds: tuple[int, ...]
+    rounds: tuple[float, ...]
     lines: tuple[Line, ...]
     spread: str
+    x_name: str = "round"
+    x_axis: str = "round"
+    places: tuple[float, ...] = ()
+    marked: float | None = None
 
 
 # Paths from the middle of a marker, in fine units: circle, square, triangle, diamond, triangle on its head, cross.
@@ -340,22 +388,32 @@ def draw(chart: Chart, styles: Mapping[str, Style]) -> Drawing:
     """Lay out a chart; `styles` has the style of every label."""
     view = frame(chart)
     rounds = np.unique(np.concatenate([line.rounds for line in chart.curves])).tolist()
-    last = rounds[-1] if rounds else 1
+    last, axis = rounds[-1] if rounds else 1, chart.axis
+    across = _across(np.arange(1, last + 1), last) if axis is None else axis.share(axis.values)
     ends = [float(line.mean[line.rounds[-1] - 1]) for line in chart.curves if line.rounds.size]
     places, count = decimals(ends), len(chart.curves)
     return Drawing(
         title=chart.title,
         metric=chart.metric,
         axis=chart.metric + (" (log scale)" if chart.log else ""),
-        x_ticks=_x_ticks(last),
+        x_ticks=_x_ticks(last) if axis is None else axis.ticks(),
         y_ticks=_y_ticks(view),
-        rounds=tuple(rounds),
+        rounds=tuple(rounds) if axis is None else tuple(_whole(axis.values[k - 1]) for k in rounds),
         lines=tuple(
-            _line(line, view, styles[line.label], rounds, (k + 0.5) / count, places, gaps=chart.gaps)
+            _line(line, view, styles[line.label], rounds, across, (k + 0.5) / count, places, gaps=chart.gaps)
             for k, line in enumerate(chart.curves)
         ),
         spread=_spread(sorted({len(line.seeds) for line in chart.curves})),
+        x_name="round" if axis is None else axis.name,
+        x_axis="round" if axis is None else axis.name + (" (log scale)" if axis.log else ""),
+        places=() if axis is None else tuple(across[[k - 1 for k in rounds]].round(4).tolist()),
+        marked=None if axis is None or axis.marked is None else float(axis.share([axis.marked])[0]),
     )
+
+
+def _whole(value: float) -> float:
+    """10.0 as 10: how a page writes it."""
+    return int(value) if float(value).is_integer() else value
 
 
 def labelled_rounds(last: int) -> list[int]:
@@ -366,12 +424,25 @@ def labelled_rounds(last: int) -> list[int]:
 
 
 def _line(
-    line: Curve, view: Frame, style: Style, rounds: Sequence[int], offset: float, places: int, *, gaps: bool
+    line: Curve,
+    view: Frame,
+    style: Style,
+    rounds: Sequence[int],
+    across: Vector,
+    offset: float,
+    places: int,
+    *,
+    gaps: bool,
 ) -> Line:
-    """The line of a curve. `offset`, from 0 to 1, is that of its markers, and `places` the digits in the legend."""
+    """The line of a curve.
+
+    across   where the rounds from 1 on are
+    offset   of its markers, from 0 to 1
+    places   the digits in the legend
+    """
     met, last = np.arange(1, line.mean.size + 1) if gaps else line.rounds, rounds[-1] if rounds else 1
     met = met[met <= last]
-    pick, x = met - 1, _across(met, last)
+    pick, x = met - 1, across[met - 1]
     mean = np.where(np.isfinite(line.mean[pick]), view.share(line.mean[pick]), np.nan)
     return Line(
         label=line.label,

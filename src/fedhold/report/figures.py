@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from fedhold.report.heatmap import WeightMap
 
 SIZE, DPI = (6.4, 4.4), 130  # inches, and pixels to an inch
 MARKERS = ("o", "s", "^", "D", "v", "P")  # the shapes of the page's markers
+ROWS, ROW = 4, 0.18  # of a legend that a figure of that size has room for, and the inches of a further one
+NARROW = 32  # letters of names that fit beside each other
 LETTERS = 72  # of a title that fit into a line
 
 
@@ -27,10 +30,13 @@ def save_png(figure: Drawing | WeightMap, path: Path) -> None:
         raise ImportError("figures as PNG need matplotlib. From a checkout of fedhold: pip install '.[report]'")
     from matplotlib.figure import Figure
 
-    paper = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
+    width, height = SIZE
+    if isinstance(figure, Drawing):  # a long legend must not flatten the plot
+        height += ROW * max(0, math.ceil(len(figure.lines) / _columns(figure)) - ROWS)
+    paper = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     axes = paper.subplots()
     paper.suptitle(textwrap.fill(figure.title, LETTERS), fontsize="medium")
-    axes.set(xlabel="round", xlim=(0, 1), ylim=(0, 1))
+    axes.set(xlabel=figure.x_axis if isinstance(figure, Drawing) else "round", xlim=(0, 1), ylim=(0, 1))
     if isinstance(figure, Drawing):
         _chart(paper, axes, figure)
     else:
@@ -61,10 +67,16 @@ def _chart(paper: Any, axes: Any, chart: Drawing) -> None:
         keys.append(Line2D([], [], linewidth=1.6, label=label, **look, **dots))
     axes.set_xticks([tick.at for tick in chart.x_ticks], [tick.label for tick in chart.x_ticks])
     axes.set_yticks([tick.at for tick in chart.y_ticks], [tick.label for tick in chart.y_ticks])
+    if chart.marked is not None:
+        axes.axvline(chart.marked, color="grey", linestyle="dashed", linewidth=1)
     axes.set(xlim=(-0.02, 1.02), ylabel=chart.axis)
     axes.grid(alpha=0.3)
-    columns = 2 if max(len(line.label) for line in chart.lines) < 32 else 1
-    paper.legend(handles=keys, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
+    paper.legend(handles=keys, loc="outside lower center", ncols=_columns(chart), frameon=False, fontsize="small")
+
+
+def _columns(chart: Drawing) -> int:
+    """Of the legend."""
+    return 2 if max(len(line.label) for line in chart.lines) <= NARROW else 1
 
 
 def _weight_map(paper: Any, axes: Any, heat: WeightMap) -> None:

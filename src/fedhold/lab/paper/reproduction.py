@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from rich import box
@@ -15,14 +16,26 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Printed
 
 from fedhold.errors import integer, unknown
-from fedhold.lab import Done, Experiment, Failed, Panel, Result, Store, Verdict, in_processes, run_all, write_report
-from fedhold.lab.paper import table1, theory
+from fedhold.lab import (
+    ANSWER,
+    Done,
+    Experiment,
+    Failed,
+    Panel,
+    Result,
+    Store,
+    Verdict,
+    in_processes,
+    run_all,
+    write_report,
+)
+from fedhold.lab.paper import sweeps, table1, theory
 from fedhold.lab.paper.claims import Claim
 from fedhold.lab.paper.figures import AUTOMATIC_T, FIGURES, METHODS, NAMES, PAPER_T, Plan, experiments
 from fedhold.lab.paper.readings import CHOICES, READINGS
 from fedhold.lab.paper.sentences import CLAIMS
 from fedhold.lab.paper.verdicts import Judged, begin, by_reading, by_words, go_on, judged
-from fedhold.report import Block, Paragraph, ProgressLines, Source, Table, print_line
+from fedhold.report import Block, Cards, Paragraph, ProgressLines, Source, Table, can_plot, print_line, save_png
 
 ABOUT: tuple[Block, ...] = (
     Source(
@@ -64,18 +77,19 @@ READING: tuple[Block, ...] = (
 )
 
 PARTS = (*FIGURES, "table1", "theory")
+SWEEPS = "sweeps"  # no part of the paper, and therefore none of 'all', which takes long enough without it
 COLOURS = {"holds": "green", "fails": "red", "depends": "yellow", "undecided": "yellow"}
 SLOWEST = "spectral_filter"  # the rule of Table 1 that takes longest to measure, and is therefore begun first
 
 
 def parts_named(what: Sequence[str]) -> list[str]:
-    """The parts of the paper that are named, in the order of the paper, each once; 'all' names all of them."""
+    """The parts that are named, in the order of the paper, each once; 'all' names all of the paper, but not the sweeps."""
     for word in what:
-        if word not in (*PARTS, "all"):
-            raise ValueError(unknown("part of the paper", word, (*PARTS, "all")))
+        if word not in (*PARTS, SWEEPS, "all"):
+            raise ValueError(unknown("part of the paper", word, (*PARTS, SWEEPS, "all")))
     if not what:
-        raise ValueError(f"nothing to reproduce. Name some of {', '.join(PARTS)}, or all.")
-    return list(PARTS) if "all" in what else [word for word in PARTS if word in what]
+        raise ValueError(f"nothing to reproduce. Name some of {', '.join(PARTS)}, {SWEEPS}, or all.")
+    return [part for part in (*PARTS, SWEEPS) if part in what or ("all" in what and part != SWEEPS)]
 
 
 def reproduce(
@@ -91,8 +105,8 @@ def reproduce(
 ) -> Path:
     """Reproduce parts of the paper, and return the path of the report.
 
-    what         some of fig1 to fig5, table1, theory; or all
-    seeds        how many to begin with for synthesized data, 3 by default; with `quick` 1
+    what         some of fig1 to fig5, table1, theory; or all, which is all of these; and sweeps, which the paper lacks
+    seeds        how many to begin with for synthesized data, 3 by default and 2 for sweeps; with `quick` 1
     mnist_seeds  how many to begin with for MNIST, 1 by default
     jobs         how many processes to run at once
     quick        few rounds on MNIST too, no more seeds than that, and less effort for table1 and theory: to see that it works,
@@ -124,6 +138,10 @@ def reproduce(
         run_all(begin(claims, cache(store.find), under), store, jobs=jobs)
         _run_until_decided(claims, under, store, jobs)
     found = {result.experiment: result for result in results}
+    effort = sweeps.QUICK if quick else sweeps.FULL
+    effort = effort if seeds is None else replace(effort, seeds=plan.seeds)
+    swept = run_all(sweeps.experiments(effort), store, jobs=jobs) if SWEEPS in parts else []
+    illustrations = _illustrations(store, effort, console) if SWEEPS in parts else []
     measured, every = _measured(parts, jobs, quick, console), _judged(claims, store, plan)
     on_readings = [by_reading(every)] if every else []
     on_words = [readings_table(), by_words(claims, cache(store.find), plan)] if every else []
@@ -134,14 +152,17 @@ def reproduce(
         console.print(claims_table(verdicts))
     path = write_report(
         out,
-        results,
+        [*results, *swept],
         title="The paper, reproduced" + (" (quick: few rounds on MNIST, nothing to conclude from)" if quick else ""),
         about=ABOUT,
         verdicts=verdicts,
         reading=READING,
-        tables=[*measured, *on_readings, *on_words],
+        tables=[*measured, *on_readings, *on_words, *(one.table for one in illustrations)],
         panels=_panels(figures, plan, found),
+        opening={ANSWER: [block for one in illustrations for block in (Cards([one.drawing]), Paragraph(one.sentence))]},
     )
+    for one in illustrations if can_plot() else ():
+        save_png(one.drawing, path.parent / "figures" / f"{one.name}.png")
     print_line(console, f"Report: {path}")
     return path
 
@@ -150,6 +171,15 @@ def _run_until_decided(claims: Sequence[Claim], plan: Plan, store: Store, jobs: 
     """Run more seeds for what is undecided under the plan's reading, until nothing is or all seeds are spent."""
     while more := [run for run in go_on(claims, cache(store.find), plan) if not store.has(run)]:
         run_all(more, store, jobs=jobs)
+
+
+def _illustrations(store: Store, effort: sweeps.Effort, console: Console) -> list[sweeps.Illustration]:
+    """The figures of the sweeps, each with its sentence printed as soon as it is made."""
+    made = []
+    for one in chain(sweeps.illustrated(store.find, effort), sweeps.theorems(effort)):
+        print_line(console, f"{one.name}: {one.sentence}")
+        made.append(one)
+    return made
 
 
 def _judged(claims: Sequence[Claim], store: Store, plan: Plan) -> list[Judged]:

@@ -30,12 +30,13 @@ FAR = 1e6
 
 @dataclass(frozen=True)
 class Case:
-    """One setting: the theorem, samples per client (on average), clients, and the share of liars."""
+    """One setting: the theorem, samples per client (on average), clients, the share of liars, and coordinates."""
 
     theorem: int
     n: int
     m: int
     epsilon: float
+    d: int = D
 
 
 CASES = tuple(
@@ -68,7 +69,7 @@ class Looseness:
 def measure(*, quick: bool = False) -> Iterator[Looseness]:
     """Every case once, as soon as it is measured."""
     for case in dict.fromkeys(CASES):
-        yield _loose(case, QUICK_DRAWS if quick else DRAWS)
+        yield loose(case, QUICK_DRAWS if quick else DRAWS)
 
 
 def loosest(rows: list[Looseness]) -> dict[int, tuple[float, float]]:
@@ -77,12 +78,13 @@ def loosest(rows: list[Looseness]) -> dict[int, tuple[float, float]]:
     return {theorem: (min(found), max(found)) for theorem, found in ratios.items() if found}
 
 
-def _loose(case: Case, draws: int) -> Looseness:
+def loose(case: Case, draws: int) -> Looseness:
+    """One case, with the largest errors over so many draws."""
     spread = np.zeros(case.m) if case.theorem == 1 else np.linspace(-0.5, 0.5, case.m)
     samples = np.round(case.n * (1 + spread))
     setting = bounds.Setting(
         sigma=1.0,
-        d=D,
+        d=case.d,
         N=float(samples.sum()),
         m=case.m,
         delta=DELTA,
@@ -96,8 +98,8 @@ def _loose(case: Case, draws: int) -> Looseness:
     epsilon = bounds.byzantine_fraction(samples=samples, byzantine=lying.tolist())
     thresholds, bound = _promise(case.theorem, setting, epsilon, samples)
     for _ in range(draws):
-        own = setting.sigma_mu * rng.standard_normal((case.m, D))
-        honest = own + rng.standard_normal((case.m, D)) / np.sqrt(samples)[:, None]
+        own = setting.sigma_mu * rng.standard_normal((case.m, case.d))
+        honest = own + rng.standard_normal((case.m, case.d)) / np.sqrt(samples)[:, None]
         for sent in _attacked(honest, samples, byzantine, rng):
             errors.append(_error(sent, samples, thresholds))
             automatic.append(_error(sent, samples, "automatic"))

@@ -8,7 +8,8 @@ for (const chart of document.querySelectorAll(".chart")) {
     chart.querySelector(".round").textContent = rounds[k];
     items.forEach((item, i) => { item.querySelector(".value").textContent = values[i][k]; });
   };
-  const across = k => rounds[last] > 1 ? (rounds[k] - 1) / (rounds[last] - 1) * area.viewBox.baseVal.width : 0;
+  const places = chart.dataset.places?.split(" ").map(Number) ?? rounds.map(k => rounds[last] > 1 ? (k - 1) / (rounds[last] - 1) : 0);
+  const across = k => places[k] * area.viewBox.baseVal.width;
   if (last >= 0) {
     plot.addEventListener("pointermove", event => {
       const x = new DOMPoint(event.clientX, event.clientY).matrixTransform(area.getScreenCTM().inverse()).x;
