@@ -59,7 +59,7 @@ def main():
                 for m, d in SHAPES:
                     for dtype in (np.float64, np.float32):
                         X = clients(kind, m, d, eps, np.random.default_rng(m + d)).astype(dtype)
-                        result = aggregate(X, max_iterations=300, **parameters)
+                        result = aggregate(X, "huber", max_iterations=300, **parameters)
                         counts.append(result.iterations)
                         open_ += not result.converged
                 everything.setdefault(rule, []).extend(counts)

@@ -36,7 +36,7 @@ def calls_itself(name, key="node-name"):
 
 def test_one_line_per_round_names_the_suspects_without_an_audit(log):
     """The flipper sends sound numbers, so nothing is rejected, and only its weight tells."""
-    run(RobustStrategy(fraction_evaluate=0.0), {4: FLIPS})
+    run(RobustStrategy("huber", fraction_evaluate=0.0), {4: FLIPS})
     lines = [line for line in log.messages if "suspects so far" in line]
     assert lines == [f"Round {t}: 1 of 10 nodes held down; suspects so far: 1 of 10: {FIRST + 4}" for t in (1, 2, 3)]
 

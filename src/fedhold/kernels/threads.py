@@ -81,33 +81,18 @@ def one_blas_thread() -> Iterator[None]:
 
     The threads of BLAS wait for each other by spinning. Where another process wants the cores, too, products then cost ten to
     a hundred times the time: all pairs of 100 x 25,450 numbers took 5 ms with one thread, and 688 ms with two. Where several
-    threads are inside at once, the limit ends with the last of them.
+    threads are inside at once, the limit ends with the one that set it.
     """
-    _limit.enter()
-    try:
+    if not _limiting.acquire(
+        blocking=False
+    ):  # Whoever has set the limit takes it back. A second one would restore the limit.
         yield
+        return
+    try:
+        with _blas().limit(limits=1, user_api="blas"):
+            yield
     finally:
-        _limit.leave()
-
-
-class _Limit:
-    """The limit on the threads of BLAS, which is set while anybody is inside."""
-
-    def __init__(self) -> None:
-        self._lock, self._inside, self._set = Lock(), 0, None
-
-    def enter(self) -> None:
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._set = _blas().limit(limits=1, user_api="blas")
-
-    def leave(self) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0 and self._set is not None:
-                self._set, before = None, self._set
-                before.restore_original_limits()
+        _limiting.release()
 
 
 @cache
@@ -119,4 +104,4 @@ def _blas() -> Any:
     return ThreadpoolController()
 
 
-_limit = _Limit()
+_limiting = Lock()
