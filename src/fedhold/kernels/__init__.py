@@ -1,13 +1,13 @@
 """The few loops over the d numbers of an update, and what they build on: array libraries, threads, compiled code.
 
-In: blocks of columns, as NumPy arrays. Out: sums over their columns, or one row. Imports: nothing of fedhold.
+In: blocks of columns, as NumPy arrays, or as rows that lie anywhere in memory. Out: sums over their columns, or one row. Imports: nothing of fedhold.
 
     sums.py         what the loops find, with a name for every number
     numpy_side.py   the interface: every loop, by NumPy
     numba_side.py   the loops that compiled code makes faster
     choice.py       whether NumPy or numba runs the loops
     threads.py      threads that share blocks, and those of BLAS
-    arrays.py       NumPy, torch and JAX arrays in and out; the aliases Block, Vector, Matrix, Weights, Floats
+    arrays.py       NumPy, torch and JAX arrays in and out; Rows; the aliases Block, Vector, Matrix, Weights, Floats
 """
 
 from fedhold.kernels.arrays import (
