@@ -1,6 +1,7 @@
 """The few loops over the d numbers of an update, and what they build on: array libraries, threads, compiled code.
 
-In: blocks of columns, as NumPy arrays, or as rows that lie anywhere in memory. Out: sums over their columns, or one row. Imports: nothing of fedhold.
+In: blocks of columns, as NumPy arrays or as rows that lie anywhere in memory. Out: sums over their columns, or one row.
+Imports: nothing of fedhold.
 
     sums.py         what the loops find, with a name for every number
     numpy_side.py   the interface: every loop, by NumPy

@@ -1,8 +1,8 @@
 """The admitted clients' updates as an m x d matrix that is never built: it is read block by block, by several threads.
 
-Nothing large is concatenated: a block is a view where the clients came as one array. Where they came as a list, it is their rows
-where they lie, if the kernel takes such, and otherwise a few megabytes gathered from their arrays. Results of blocks come back
-in the order of the columns, so the same input gives the same bits.
+Nothing large is concatenated: a block is a view where the clients came as one array. Where they came as a list, it is their
+rows where they lie, if the kernel takes such, and otherwise a few megabytes gathered from their arrays. Results of blocks come
+back in the order of the columns, so the same input gives the same bits.
 """
 
 from __future__ import annotations
