@@ -59,11 +59,11 @@ class Gram:
         doubt = resolution * (own + size + 2 * np.sqrt(own) * np.sqrt(abs(size)))
         return np.sqrt(squares) if (squares > TRUSTED * doubt).all() else None
 
-    def force(self, pulls: Weights, resolution: float) -> tuple[float, float]:
-        """|sum_i pulls_i (X_i - r)|, and how much rounding can take from it."""
-        square = float(pulls @ (self.matrix @ pulls))
-        doubt = np.sqrt(resolution) * float(np.abs(pulls) @ np.sqrt(self.matrix.diagonal()))
-        return float(np.sqrt(max(square, 0.0))), doubt
+    def length(self, shares: Vector, resolution: float) -> float:
+        """|sum_i shares_i (X_i - r)|, or more: with all that rounding can have taken from it."""
+        away = np.sqrt(np.maximum(self.matrix.diagonal(), 0.0))
+        square = max(float(shares @ (self.matrix @ shares)), 0.0)
+        return float(np.sqrt(square + product_error(resolution) * float(np.abs(shares) @ away) ** 2))
 
     def residuals(self, weights: Weights, pulls: Weights, resolution: float) -> ResidualPairs | None:
         """The residuals to the centre weights @ X with a proven error; None where that would be large.
@@ -80,16 +80,8 @@ class Gram:
         # A length is off by half as much as its square; a hundredth more covers that 1 / (1 - off) is not 1 + off.
         off = error * float(np.square(reach / np.sqrt(squares)).max())
         # The pulls that the centre itself has are taken off first: what is left of them is small, and so is its error.
-        left = pulls - pulls.sum() * weights
-        force = float(left @ (self.matrix @ left)) + error * float(np.abs(left) @ away) ** 2
-        return ResidualPairs(products, np.sqrt(squares), float(np.sqrt(max(force, 0.0))), error=off, doubt=0.51 * off)
-
-    def separation(self, weights: Weights, others: Weights, resolution: float) -> float:
-        """The distance between two weighted centres, or more."""
-        change = weights - others
-        away = np.sqrt(np.maximum(self.matrix.diagonal(), 0.0))
-        square = float(change @ (self.matrix @ change))
-        return float(np.sqrt(max(square, 0.0) + product_error(resolution) * float(np.abs(change) @ away) ** 2))
+        force = self.length(pulls - pulls.sum() * weights, resolution)
+        return ResidualPairs(products, np.sqrt(squares), force, error=off, doubt=0.51 * off)
 
     def around(self, weights: Weights) -> Matrix:
         """<X_i - c, X_j - c> for all pairs, where c is the centre of these weights, which sum to 1."""

@@ -140,7 +140,7 @@ def _verified(
 
     It is at most the force of the pulls, plus |change| d_i for each changed pull.
     """
-    known = geometry.balance(weights, pulls, finely=bound / 4)
+    known = geometry.balance(weights, pulls)
     if known is not None and known.force <= bound:
         return Solved(weights, thresholds, True, iteration, known.force)
     measured = geometry.measure(weights, pulls=pulls, directly=4 * geometry.blur(pulls) > bound)

@@ -437,16 +437,12 @@ class Geometry:
         force = None if pulls is None else float(np.sqrt(found.force)) + self.blur(pulls)
         return _ByProducts(anchor.distances_by(found, self.resolution), force)
 
-    def balance(self, weights: Weights, pulls: Weights, finely: float) -> Balance | None:
-        """Distances to the centre weights @ X and the force of pulls on it, from the Gram matrix.
-
-        finely  how much of the force rounding may take. None where there is no Gram matrix, or where rounding may take more
-        """
+    def balance(self, weights: Weights, pulls: Weights) -> Balance | None:
+        """Distances to the centre weights @ X and the force of pulls on it, if the Gram matrix tells them exactly enough."""
         distances = None if self._gram is None else self._gram.distances(weights, self.resolution)
         if self._gram is None or distances is None:
             return None
-        force, doubt = self._gram.force(pulls - pulls.sum() * weights, self.resolution)
-        return Balance(distances, force + doubt) if doubt <= finely else None
+        return Balance(distances, self._gram.length(pulls - pulls.sum() * weights, self.resolution))
 
     def blur(self, pulls: Weights) -> float:
         """How much rounding can take from the force of pulls where it is found by products."""
@@ -497,7 +493,7 @@ class Geometry:
         assert self._gram is not None
         away = float(weights @ np.sqrt(np.maximum(self._gram.matrix.diagonal(), 0.0)))
         rounding = 2 * self.resolution * ((self.m + 8) * away + length(centre))
-        return self._gram.separation(weights, others, self.resolution) + rounding
+        return self._gram.length(weights - others, self.resolution) + rounding
 
     def residual_pairs(self, place: Vector, distances: Vector, pulls: Weights) -> ResidualPairs:
         """Products of all pairs of residuals X_i - place, and the force of pulls on the place, with a proven error.
