@@ -14,7 +14,7 @@ import numpy as np
 
 from fedhold.aggregation import Aggregation, Client, aggregate
 from fedhold.audit import MOST_NAME, NodeRecord, RoundRecord, Seen, shown_name
-from fedhold.flower.api import Message, flower_log
+from fedhold.flower.api import ConfigRecord, Message, flower_log
 from fedhold.flower.model import Arrays, Model
 from fedhold.flower.replies import Reply
 from fedhold.kernels import Vector
@@ -320,14 +320,15 @@ def _joined(*parts: str | None) -> str | None:
 
 def name_in(reply: Reply, key: str) -> str | None:
     """What a node calls itself: the text under this key in a ConfigRecord of its reply; None where there is none."""
-    configs = reply.content.config_records.values() if reply.content is not None else ()
+    records = reply.content.values() if reply.content is not None else ()
+    configs = [record for record in records if isinstance(record, ConfigRecord)]
     names = [one_line(config[key], MOST_NAME) for config in configs if isinstance(config.get(key), str)]
     return next(filter(None, names), None)
 
 
 def with_reason(row: NodeRecord, reason: str | None) -> NodeRecord:
     """The row, with one more thing to say about the node."""
-    return replace(row, reason=_joined(row.reason, reason))
+    return row if reason is None else replace(row, reason=_joined(row.reason, reason))
 
 
 def log_rows(phase: str, round: int, asked: int, rows: Sequence[NodeRecord], quorum: Mapping[str, int] | None) -> None:
