@@ -40,6 +40,7 @@ class Rule:
     quorum       the fraction of the nodes asked of which more must send a usable reply
     least        the fewest clients that the rule takes
     accuses      whether a low weight tells against a client, as the rule and its mixings declare
+    draws        whether it draws
     takes_root   whether it compares clients with the server's own update
     moves_along  whether the rule and its mixings give the same aggregate of models as of updates, moved by the model that was
                  sent. The models are then aggregated as they came, without subtracting it from each
@@ -55,6 +56,7 @@ class Rule:
     quorum: float
     least: int
     accuses: bool
+    draws: bool
     takes_root: bool
     moves_along: bool
 
@@ -180,7 +182,7 @@ def aggregate_replies(
     replies: Sequence[Reply],
     asked: int,
     rule: Rule,
-    rng: np.random.Generator,
+    rng: np.random.Generator | None,
     *,
     last: Arrays | None = None,
     root: Arrays | None = None,
@@ -191,7 +193,7 @@ def aggregate_replies(
     replies  one per node, as read_replies() gives them
     asked    how many nodes were asked
     rule     how to aggregate
-    rng      for rules that draw
+    rng      for rules that draw; None for others
     last     the last aggregate, for rules that start from it
     root     the server's own update, for rules that compare clients with it
     """
