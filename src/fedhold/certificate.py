@@ -503,12 +503,12 @@ def _with_other_balances(tried: Tried, low: _Trial, high: _Trial) -> _Trial:
     """Whether other nu prove a smaller radius than those that prove the higher trial, and not the lower one.
 
     A nu that does not prove a radius proves no smaller one either. The best bound over all mu is concave in nu, as the bound is
-    in both: if it falls to both sides of a nu, no other nu is better. Where it rises to one side, all of them are tried.
+    in both: if it falls to both sides of a nu, no other nu is better. Where it does not, all of them are tried.
     """
     nu, mu = max(high.proving.items())
     sides = [max((n for n in BALANCES if n < nu), default=nu), min((n for n in BALANCES if n > nu), default=nu)]
     beside = tried(high.exponent - FINEST, dict.fromkeys(sides, mu))
-    if beside.proving or beside.bound <= low.bound:
+    if not beside.proving and beside.bound <= low.bound:
         return beside
     return tried(high.exponent - FINEST, dict.fromkeys(BALANCES, mu))
 
