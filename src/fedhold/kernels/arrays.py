@@ -57,6 +57,9 @@ Floats = NDArray[np.floating[Any]]
 """float32 or float64, of any shape: models and gradients."""
 
 
+SHORT = 256  # numbers. Rows up to this long are gathered faster all at once than one by one.
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """A block whose rows may lie anywhere in memory, each in one piece: nothing was gathered to make it.
@@ -111,6 +114,8 @@ class Rows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """The rows gathered in an array."""
+        if self.width <= SHORT:
+            return self.line[self.starts[:, None] + np.arange(self.width)].astype(dtype or self.dtype, copy=False)
         return np.array([self[client] for client in range(len(self))], dtype=dtype)
 
 

@@ -114,6 +114,13 @@ class Source:
                 return block
             out[:] = block
             return out
+        if self.in_place is not None:
+            part = self.in_place.part(start, stop)
+            block = np.asarray(part if clients is None else part.taken(clients))
+            if out is None:
+                return block
+            out[:] = block
+            return out
         chosen: Sequence[Any] = self.rows if clients is None else [self.rows[i] for i in clients]
         out = np.empty((len(chosen), stop - start), self.dtype) if out is None else out
         with np.errstate(over="ignore"):  # A longdouble beyond float64 becomes infinite, and its client is rejected.
@@ -344,8 +351,8 @@ class Updates:
     def vector(self, arrays: list[Any]) -> Vector:
         """The arrays of one update as a vector of d numbers."""
         wide = [to_host(array, np.float64) for array in arrays]
-        if len(self.sources) == 1:
-            return np.concatenate([self.sources[0].flattened(array) for array in wide])
+        if all(source.axes is None for source in self.sources):  # One source may hold several arrays.
+            return np.concatenate([array.reshape(-1) for array in wide])
         return np.concatenate([source.flattened(array) for source, array in zip(self.sources, wide, strict=True)])
 
     def rounded(self, vector: Vector) -> Vector:
