@@ -124,6 +124,15 @@ def _first_anchor(look: FirstLook) -> _Anchor | None:
     return _Anchor(look.reference, look.around)
 
 
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """Every client's distance to the centre of weights; and its measurement, where a pass over the data has found them."""
+
+    weights: Weights
+    distances: Vector
+    measured: Measurement | None
+
+
 class Geometry:
     """The clients as points: m of them, with n_i samples each.
 
@@ -143,7 +152,7 @@ class Geometry:
         self._anchor = None if look is None else _first_anchor(look)
         self._known_gram: Gram | None = None
         self._find_gram: Callable[[], Gram | None] | None = None
-        self._last: tuple[Weights, Vector] | None = None
+        self._last: _Asked | None = None
         if look is not None and look.pairs is not None:
             gram = Gram(look.pairs)
             self._known_gram = gram if gram.is_precise(self.resolution) else None
@@ -166,11 +175,14 @@ class Geometry:
 
     def distances(self, weights: Weights) -> Vector:
         """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1."""
-        if self._last is None or not np.array_equal(self._last[0], weights):
+        if self._last is None or not np.array_equal(self._last.weights, weights):
+            self._last = None  # The memory of its centre is free before the next centre takes as much.
             known = None if self._gram is None else self._gram.distances(weights, self.resolution)
-            known = self._by_products(weights, None, None).distances if known is None else known
-            self._last = weights.copy(), self._directly(weights, None, None).distances if known is None else known
-        return self._last[1]
+            measured = self.measure(weights) if known is None else None
+            distances = measured.distances if measured is not None else known
+            assert distances is not None
+            self._last = _Asked(weights.copy(), distances, measured)
+        return self._last.distances
 
     @cached_property
     def squared_distances(self) -> Matrix:
@@ -389,6 +401,11 @@ class Geometry:
 
     # What the solver and the account of a result need.
 
+    def measured(self, weights: Weights) -> Measurement | None:
+        """What the last pass has measured, if it was about the centre of these weights."""
+        known = self._last is not None and np.array_equal(self._last.weights, weights)
+        return self._last.measured if self._last is not None and known else None
+
     def measure(
         self,
         weights: Weights,
@@ -404,16 +421,19 @@ class Geometry:
         origin    with weights that sum to less than 1, the point that gets the rest of the weight
         directly  measure distances by subtraction; by default they come from products where those keep enough digits
         """
+        known = self.measured(weights) if pulls is None and origin is None and not directly else None
+        if known is not None:
+            return known
         if self._gram is not None and origin is None and pulls is None and np.count_nonzero(weights) == 1:
             return self._at_client(self._gram, int(weights.argmax()))
         if not directly and origin is None:
-            known = None if self._gram is None else self._gram.distances(weights, self.resolution)
-            if known is not None and pulls is None and self._anchor is not None:
-                return Measurement(centre_of(self._updates, weights, self._anchor.place), known)
+            distances = None if self._gram is None else self._gram.distances(weights, self.resolution)
+            if distances is not None and pulls is None and self._anchor is not None:
+                return Measurement(centre_of(self._updates, weights, self._anchor.place), distances)
             centre = self._updates.zeros()
             found = self._by_products(weights, pulls, centre)
             if found.distances is not None:
-                return Measurement(centre, found.distances if known is None else known, found.force)
+                return Measurement(centre, found.distances if distances is None else distances, found.force)
         return self._directly(weights, pulls, origin)
 
     def _at_client(self, gram: Gram, client: int) -> Measurement:
