@@ -14,6 +14,7 @@ from fedhold.geometry.gram import TRUSTED, Gram
 from fedhold.geometry.principal import Principal, principal
 from fedhold.kernels import Block, Matrix, Products, Signs, Vector, Weights, length, middle, unscaled
 from fedhold.updates import (
+    Centre,
     Columnwise,
     FirstLook,
     ResidualPairs,
@@ -37,7 +38,7 @@ from fedhold.updates import (
     swept,
 )
 
-__all__ = ["Geometry", "Measurement", "normalised"]
+__all__ = ["Geometry", "Measurement", "normalised", "sampled_centre"]
 
 WHAT_A_RULE_RECEIVES = (
     "A rule receives a fedhold.Geometry, not the updates: m, d, samples, distances(weights), squared_distances, lengths() and "
@@ -79,6 +80,26 @@ def normalised(pulls: Weights) -> Weights:
     shares = pulls / pulls.max()
     weights: Weights = shares / shares.sum()
     return weights
+
+
+def sampled_centre(updates: Updates, samples: Weights) -> Centre:
+    """A robust centre, found cheaply: a few Huber steps from the coordinate-wise median, over a sample of columns.
+
+    The numbers may not have been checked yet. If any is not finite, the weights mean nothing.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        sample = sample_of(updates)
+        distances = sample.distances_to_median()
+        for _ in range(START_STEPS - 1):
+            distances = sample.distances(_downweighted(samples, distances))
+        return Centre(_downweighted(samples, distances), sample)
+
+
+def _downweighted(samples: Weights, distances: Vector) -> Weights:
+    """n_i min(1, typical distance / d_i), normalised."""
+    typical = middle(distances)
+    far = distances > typical
+    return normalised(samples * np.divide(typical, distances, out=np.ones(len(samples)), where=far))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,10 +173,18 @@ class Geometry:
         self._anchor = None if look is None else _first_anchor(look)
         self._known_gram: Gram | None = None
         self._find_gram: Callable[[], Gram | None] | None = None
-        self._last: _Asked | None = None
+        self._last = None if look is None else self._looked(look)
+        self._centre = None if look is None else look.centre
         if look is not None and look.pairs is not None:
             gram = Gram(look.pairs)
             self._known_gram = gram if gram.is_precise(self.resolution) else None
+
+    def _looked(self, look: FirstLook) -> _Asked | None:
+        """What the first look has found out about a weighted centre."""
+        if look.centre is None or look.row is None or look.row_products is None or self._anchor is None:
+            return None
+        distances = self._anchor.distances_by(look.row_products, self.resolution)
+        return None if distances is None else _Asked(look.centre.weights, distances, Measurement(look.row, distances))
 
     @property
     def _gram(self) -> Gram | None:
@@ -282,7 +311,7 @@ class Geometry:
         if self.d == 1:
             return np.asarray(self._updates.read(0, 1)[:, 0], np.float64)
         if self._gram is None:
-            sample = self._sample
+            sample, _ = self._sampled
             if sample.places_on_a_line() is None or sample.columns == self.d:
                 return sample.places_on_a_line()
 
@@ -293,29 +322,24 @@ class Geometry:
         return places_on_a_line(lambda client: np.sqrt(squares[client]), off)
 
     @cached_property
-    def _sample(self) -> Sample:
-        return sample_of(self._updates)
+    def _sampled(self) -> tuple[Sample, Weights]:
+        """A sample of columns, and the weights of a robust centre that it gives."""
+        known = self._centre if self._centre is not None and self._centre.sample is not None else None
+        centre = sampled_centre(self._updates, self.samples) if known is None else known
+        assert centre.sample is not None
+        return centre.sample, centre.weights
 
     @cached_property
     def _start(self) -> Weights:
         if self._gram is not None:
-            return self._downweighted(np.sqrt(self._gram.squared_distances[self._gram.to_middle.argmin()]))
-        sample = self._sample
-        distances = sample.distances_to_median()
-        for _ in range(START_STEPS):
-            weights = self._downweighted(distances)
-            distances = sample.distances(weights)
-        expected = middle(distances) * np.sqrt(self.d / sample.columns)
+            distances = np.sqrt(self._gram.squared_distances[self._gram.to_middle.argmin()])
+            return _downweighted(self.samples, distances)
+        sample, weights = self._sampled
+        expected = middle(sample.distances(weights)) * np.sqrt(self.d / sample.columns)
         if middle(self.distances(weights)) <= SURPRISE * expected:
             return weights
         median = column_row(self._updates, Columnwise(lambda kernels, block: kernels.median(block)))
-        return self._downweighted(self.distances_to(median))
-
-    def _downweighted(self, distances: Vector) -> Weights:
-        """n_i min(1, typical distance / d_i), normalised."""
-        typical = middle(distances)
-        far = distances > typical
-        return normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
+        return _downweighted(self.samples, self.distances_to(median))
 
     def sampled_gram(self, clients: NDArray[np.intp], columns: int, rng: np.random.Generator) -> Matrix:
         """<X_i - mean, X_j - mean> of these clients over this many columns, drawn by `rng`, up to a factor."""
@@ -379,7 +403,12 @@ class Geometry:
     def counted(self, samples: Weights) -> Geometry:
         """The same clients with other samples."""
         points = Geometry(self._updates, samples)
-        points._known_gram, points._anchor = self._gram, self._anchor
+        points._known_gram, points._anchor, points._last, points._centre = (
+            self._gram,
+            self._anchor,
+            self._last,
+            self._centre,
+        )
         return points
 
     def widened(self) -> Geometry:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
-from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares
+from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Swept
 
 __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
 
@@ -59,8 +59,8 @@ class NumpyKernels:
         return self.measuring() if around else self.sweeping()
 
     def sweeping(self) -> Portion:
-        """For products, sweep and images."""
-        return Portion(2**19, parallel=True)
+        """For products, sweep and images. Smaller blocks would stay in a core's own cache, but calls would cost more."""
+        return Portion(2**20, parallel=True)
 
     def measuring(self) -> Portion:
         """For residuals and squared_distances, which make a copy of the block."""
@@ -122,6 +122,12 @@ class NumpyKernels:
         found = self.products(residual, delta, None)
         return found if len(rows) == 1 else Products(found.along, found.size, float(np.dot(sums[1], sums[1])))
 
+    def first_sweep(self, block: Block, weights: Vector, place: Block | None, centre: Vector) -> Swept:
+        """The rows' squares, and a sweep around the place (None: the origin), which has the block's precision."""
+        # The products of BLAS read memory faster than the squares do, which then find the block in cache.
+        products = self.sweep(block, weights[None], place, centre)
+        return Swept(self.squares(block, place), products)
+
     def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
         """Write weights @ X to `centre`, by residuals to an anchor point; the weights sum to 1."""
         shares = weights.astype(block.dtype)
@@ -129,7 +135,7 @@ class NumpyKernels:
             centre[:] = shares @ block
             return
         # A copy of the whole block costs more than all else, where memory has to be asked for.
-        for at in _cached(block, block.shape[1]):
+        for at in _cached(block):
             centre[at] = anchor[at] + shares @ _around(block[:, at], anchor[at])
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
@@ -167,11 +173,10 @@ class NumpyKernels:
         Both are added up in runs of RUN columns at most.
         """
         products, squares = np.zeros((len(block), len(block))), np.zeros(len(block))
-        for at in _cached(block, RUN):
+        for at in _cached(block):
             part = _columns(block, at)
-            residual = part if place is None else part - place[at]
-            products += residual @ residual.T
-            squares += np.vecdot(part, part)
+            _add_products_of_pairs(part if place is None else part - place[at], products)
+            squares += self.row_squares(part)
         return Pairs(products, squares)
 
     def residual_gram(self, block: Block, place: Block, pulls: Vector) -> Pairs:
@@ -182,9 +187,9 @@ class NumpyKernels:
         """
         m = len(block)
         products, squares, force = np.zeros((m, m)), np.zeros(m), 0.0
-        for at in _cached(block, RUN):
+        for at in _cached(block):
             residual = _columns(block, at) - place[at]
-            products += residual @ residual.T
+            _add_products_of_pairs(residual, products)
             for pieces in _runs(residual, SQUARE_RUN):
                 squares += np.vecdot(pieces, pieces).sum(axis=0, dtype=np.float64)
             force += self.force(residual, pulls)
@@ -244,11 +249,18 @@ def _around(block: Block, anchor: Vector | None) -> Block:
     return block if anchor is None else block - anchor.astype(block.dtype, copy=False)
 
 
-def _cached(block: Block, most: int) -> Iterator[slice]:
-    """The columns of a block, as many at a time as stay in cache, and no more than `most`."""
+def _cached(block: Block) -> Iterator[slice]:
+    """The columns of a block, as many at a time as stay in cache: whole runs of RUN, where several do."""
     m, width = block.shape
-    length = min(max(CACHED // m, SHORTEST), most)
+    length = max(CACHED // m // RUN * RUN, min(CACHED // m, RUN), SHORTEST)
     return (slice(start, min(start + length, width)) for start in range(0, width, length))
+
+
+def _add_products_of_pairs(block: Block, products: Matrix) -> None:
+    """Add the products of all pairs of rows to `products`, run by run: one call of NumPy makes those of many short runs."""
+    for pieces in _runs(block, RUN):
+        found = np.matmul(pieces, pieces.swapaxes(1, 2))
+        products += found[0] if len(found) == 1 else found.sum(axis=0, dtype=np.float64)
 
 
 def _columns(block: Block | Rows, at: slice) -> Block:
