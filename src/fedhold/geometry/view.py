@@ -77,8 +77,8 @@ class Balance:
 
 def normalised(pulls: Weights) -> Weights:
     """Weights that sum to 1. They are divided by the largest one first, so that the sum does not overflow for 1e308 samples."""
-    shares = pulls / pulls.max()
-    weights: Weights = shares / shares.sum()
+    shares = pulls / np.maximum.reduce(pulls)
+    weights: Weights = shares / np.add.reduce(shares)
     return weights
 
 
@@ -204,7 +204,7 @@ class Geometry:
 
     def distances(self, weights: Weights) -> Vector:
         """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1."""
-        if self._last is None or not np.array_equal(self._last.weights, weights):
+        if self._last is None or not (self._last.weights == weights).all():
             self._last = None  # The memory of its centre is free before the next centre takes as much.
             known = None if self._gram is None else self._gram.distances(weights, self.resolution)
             measured = self.measure(weights) if known is None else None
@@ -432,8 +432,7 @@ class Geometry:
 
     def measured(self, weights: Weights) -> Measurement | None:
         """What the last pass has measured, if it was about the centre of these weights."""
-        known = self._last is not None and np.array_equal(self._last.weights, weights)
-        return self._last.measured if self._last is not None and known else None
+        return self._last.measured if self._last is not None and (self._last.weights == weights).all() else None
 
     def measure(
         self,
@@ -540,7 +539,7 @@ class Geometry:
         A sum over m clients is off by m roundings of what is added up, and the centre is rounded where it is written.
         """
         assert self._gram is not None
-        away = float(weights @ np.sqrt(np.maximum(self._gram.matrix.diagonal(), 0.0)))
+        away = float(weights @ self._gram.away)
         rounding = 2 * self.resolution * ((self.m + 8) * away + length(centre))
         return self._gram.length(weights - others, self.resolution) + rounding
 

@@ -116,18 +116,17 @@ class Rows:
 
 NARROW = ("float16", "bfloat16")  # torch converts float16 many times as fast as NumPy, which lacks bfloat16
 LARGEST = float(np.finfo(np.float64).max)
+NO_ARRAYS = (list, tuple, dict, np.generic, type)  # Every library would be asked about them, in turn.
 
 
 def is_array(thing: object) -> bool:
     """Whether `thing` is an array of a supported library (a NumPy scalar is not)."""
-    return isinstance(thing, np.ndarray) or (
-        not isinstance(thing, np.generic | type) and bool(api.is_array_api_obj(thing))
-    )
+    return isinstance(thing, np.ndarray) or (not isinstance(thing, NO_ARRAYS) and bool(api.is_array_api_obj(thing)))
 
 
 def is_dask(thing: object) -> bool:
     """Whether `thing` is a Dask array. This never imports Dask."""
-    return not isinstance(thing, np.ndarray) and bool(api.is_dask_array(thing))
+    return not isinstance(thing, (np.ndarray, *NO_ARRAYS)) and bool(api.is_dask_array(thing))
 
 
 def dtype_name(array: Any) -> str:

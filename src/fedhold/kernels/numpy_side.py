@@ -22,6 +22,7 @@ CACHED, SHORTEST = (
     2**17,
     128,
 )  # numbers of a run of all rows that is multiplied with itself; and the fewest columns of it
+HALVED = 40  # rows. Up to this many, the products of all pairs are made in two halves.
 MOST_PARALLEL = (
     2048  # rows. Beyond this, even two matrices of all pairs at a time, one for each thread, take too much memory.
 )
@@ -175,8 +176,9 @@ class NumpyKernels:
         products, squares = np.zeros((len(block), len(block))), np.zeros(len(block))
         for at in _cached(block):
             part = _columns(block, at)
-            _add_products_of_pairs(part if place is None else part - place[at], products)
-            squares += self.row_squares(part)
+            _add_pairs(products, part if place is None else part - place[at])
+            for runs in _runs(part, RUN):
+                squares += np.vecdot(runs, runs).sum(axis=0, dtype=np.float64)
         return Pairs(products, squares)
 
     def residual_gram(self, block: Block, place: Block, pulls: Vector) -> Pairs:
@@ -189,7 +191,7 @@ class NumpyKernels:
         products, squares, force = np.zeros((m, m)), np.zeros(m), 0.0
         for at in _cached(block):
             residual = _columns(block, at) - place[at]
-            _add_products_of_pairs(residual, products)
+            _add_pairs(products, residual)
             for pieces in _runs(residual, SQUARE_RUN):
                 squares += np.vecdot(pieces, pieces).sum(axis=0, dtype=np.float64)
             force += self.force(residual, pulls)
@@ -250,17 +252,25 @@ def _around(block: Block, anchor: Vector | None) -> Block:
 
 
 def _cached(block: Block) -> Iterator[slice]:
-    """The columns of a block, as many at a time as stay in cache: whole runs of RUN, where several do."""
+    """The columns of a block, as many at a time as stay in cache: whole runs of RUN, or parts of one where rows are many."""
     m, width = block.shape
-    length = max(CACHED // m // RUN * RUN, min(CACHED // m, RUN), SHORTEST)
+    length = max(CACHED // m, SHORTEST)
+    length -= length % RUN if length > RUN else 0
     return (slice(start, min(start + length, width)) for start in range(0, width, length))
 
 
-def _add_products_of_pairs(block: Block, products: Matrix) -> None:
-    """Add the products of all pairs of rows to `products`, run by run: one call of NumPy makes those of many short runs."""
-    for pieces in _runs(block, RUN):
-        found = np.matmul(pieces, pieces.swapaxes(1, 2))
-        products += found[0] if len(found) == 1 else found.sum(axis=0, dtype=np.float64)
+def _add_pairs(products: Matrix, block: Block) -> None:
+    """Add <x_i, x_j> of all pairs of rows to `products`, in runs of RUN columns.
+
+    BLAS has a way with small products, but not with a matrix times itself. Few rows are therefore multiplied in two halves,
+    in a quarter to a half of the time.
+    """
+    m = len(block)
+    half = m // 2 if m <= HALVED else 0
+    for runs in _runs(block, RUN):
+        for rows in (slice(half), slice(half, m)):
+            found = runs[:, rows] @ runs.swapaxes(1, 2)
+            products[rows] += found[0] if len(found) == 1 else found.sum(axis=0, dtype=np.float64)
 
 
 def _columns(block: Block | Rows, at: slice) -> Block:

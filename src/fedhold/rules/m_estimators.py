@@ -16,6 +16,7 @@ from fedhold.updates import Centre
 
 __all__ = ["centered_clipping", "geometric_median", "huber", "mean", "median_of_means"]
 
+TINY = float(np.finfo(np.float64).tiny)
 VANISHING = 1e-250  # typical distances. For thresholds below this, T_i/d_i could round to 0 for every client.
 LIMIT = 1e-6  # typical distances. A threshold this small stands for 0, and moves the answer by at most as much.
 
@@ -102,7 +103,7 @@ def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations:
 
     def thresholds_at(distances: Vector) -> Vector:
         if kappa is not None and (typical := middle(roots * distances)) > 0:  # The automatic rule needs no checks.
-            return np.maximum(kappa * typical / roots, np.finfo(np.float64).tiny)
+            return np.maximum(kappa * typical / roots, TINY)
         thresholds = numbers(threshold(geometry.real(distances), geometry.samples))
         if thresholds.shape != distances.shape or not (thresholds >= 0).all():
             raise ValueError(

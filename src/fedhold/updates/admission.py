@@ -220,7 +220,7 @@ def _readable(update: object) -> list[Leaf]:
     for leaf in leaves:
         if kind(leaf.array) not in AGGREGABLE:
             raise TypeError(f"dtype {kind(leaf.array)} is neither float nor integer")
-    return [Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
+    return [leaf if type(leaf.array) is np.ndarray else Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
 
 
 def _expected(signatures: list[Signature | None], like: object | None) -> Signature:

@@ -35,19 +35,16 @@ def flatten(update: object) -> list[Leaf]:
     def walk(part: object, path: Path) -> None:
         if next(visited) == MOST:
             raise TypeError(f"more than {MOST:,} parts")
-        if is_array(part) or isinstance(part, StoredArray):
-            leaves.append(Leaf(path, part))
-            return
-        if isinstance(part, DamagedFileError):
-            raise TypeError(part.reason)
-        if len(path) == DEEPEST:
-            raise TypeError(f"nested deeper than {DEEPEST} levels")
-        if isinstance(part, Mapping):
-            for key in _sorted(part):
+        if isinstance(part, Mapping | list | tuple):
+            if len(path) == DEEPEST:
+                raise TypeError(f"nested deeper than {DEEPEST} levels")
+            keys = _sorted(part) if isinstance(part, Mapping) else range(len(part))
+            for key in keys:
                 walk(part[key], (*path, key))
-        elif isinstance(part, list | tuple):
-            for i, inner in enumerate(part):
-                walk(inner, (*path, i))
+        elif is_array(part) or isinstance(part, StoredArray):
+            leaves.append(Leaf(path, part))
+        elif isinstance(part, DamagedFileError):
+            raise TypeError(part.reason)
         else:
             where = f" at {_describe_path(path)}" if path else ""
             raise TypeError(f"{type(part).__name__}{where} is not an array")
