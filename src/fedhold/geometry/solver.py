@@ -94,7 +94,8 @@ def solve(
     thresholds_at   distances of all clients -> their T_i
     start           weights to start from
     tol             the solver stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i): a client can raise the right side
-                    by no more than its n_i T_i. The left side is estimated in every step, and verified in a pass of its own
+                    by no more than its n_i T_i. In every step, the left side is bounded by the sum of all clients' parts in
+                    it, and estimated; where the estimate is small enough but the bound is not, a pass of its own verifies it
     max_iterations  the most steps to make
     """
     weights, past, caution, missed = start, list[_Step](), CAUTION, np.inf
@@ -107,6 +108,11 @@ def solve(
         bound = tol * float(geometry.shares @ np.minimum(thresholds, distances))
         target = normalised(pulls)
         gap = target - weights
+        # At its own centre c, w leaves no force: sum_i w_i (X_i - c) = 0. So the force of the pulls is that of their
+        # differences to it, which is at most the sum of their lengths.
+        most = float(pulls.sum() * (np.abs(gap) @ distances))
+        if most <= bound:
+            return Solved(weights, thresholds, True, iteration, most, geometry.measured(weights))
         # Residuals of different clients are nearly orthogonal in many dimensions, so this is close to the left side. Where
         # they are not, the estimate is too small, and `caution` is raised accordingly.
         away = gap * distances

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
-from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares
+from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Swept
 
 __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
 
@@ -60,8 +60,8 @@ class NumpyKernels:
         return self.measuring() if around else self.sweeping()
 
     def sweeping(self) -> Portion:
-        """For products, sweep and images."""
-        return Portion(2**19, parallel=True)
+        """For products, sweep and images. Smaller blocks would stay in a core's own cache, but calls would cost more."""
+        return Portion(2**20, parallel=True)
 
     def measuring(self) -> Portion:
         """For residuals and squared_distances, which make a copy of the block."""
@@ -122,6 +122,12 @@ class NumpyKernels:
             centre[:] = delta if anchor is None else anchor + delta
         found = self.products(residual, delta, None)
         return found if len(rows) == 1 else Products(found.along, found.size, float(np.dot(sums[1], sums[1])))
+
+    def first_sweep(self, block: Block, weights: Vector, place: Block | None, centre: Vector) -> Swept:
+        """The rows' squares, and a sweep around the place (None: the origin), which has the block's precision."""
+        # The products of BLAS read memory faster than the squares do, which then find the block in cache.
+        products = self.sweep(block, weights[None], place, centre)
+        return Swept(self.squares(block, place), products)
 
     def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
         """Write weights @ X to `centre`, by residuals to an anchor point; the weights sum to 1."""

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedhold.errors import integer, positive, require
-from fedhold.geometry import Geometry, Measurement, Solved, normalised, pulls_at, solve
+from fedhold.geometry import Geometry, Measurement, Solved, normalised, pulls_at, sampled_centre, solve
 from fedhold.kernels import Vector, Weights, middle, numbers, weighted_median
 from fedhold.rules.declaration import Bound, declares
 from fedhold.thresholds import Threshold, kappa_of, threshold_function
+from fedhold.updates import Centre
 
 __all__ = ["centered_clipping", "geometric_median", "huber", "mean", "median_of_means"]
 
@@ -20,7 +21,7 @@ VANISHING = 1e-250  # typical distances. For thresholds below this, T_i/d_i coul
 LIMIT = 1e-6  # typical distances. A threshold this small stands for 0, and moves the answer by at most as much.
 
 
-@declares(centres=False, accuses=True)
+@declares(centres=False, begins=lambda _, samples: Centre(normalised(samples)), accuses=True)
 def mean(geometry: Geometry) -> Weights:
     """The mean weighted by samples. It is not robust; other rules are measured against it.
 
@@ -36,7 +37,7 @@ def mean(geometry: Geometry) -> Weights:
     return normalised(geometry.samples)
 
 
-@declares(certifies=True, accuses=True)
+@declares(begins=sampled_centre, certifies=True, accuses=True)
 def huber(
     geometry: Geometry,
     *,
@@ -70,7 +71,7 @@ def huber(
     return replace(_huber(geometry, threshold_at, tol, max_iterations, start), kappa=kappa_of(threshold_at))
 
 
-@declares(accuses=True)
+@declares(begins=sampled_centre, accuses=True)
 def geometric_median(
     geometry: Geometry, *, tol: float = 1e-6, max_iterations: int = 200, start: Vector | None = None
 ) -> Solved:

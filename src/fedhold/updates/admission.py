@@ -14,7 +14,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhold.errors import positive, visible
-from fedhold.kernels import TILE, Vector, dtype_name, each, host, is_array, is_dask, kind, largest, middle, to_host
+from fedhold.kernels import (
+    TILE,
+    Vector,
+    Weights,
+    dtype_name,
+    each,
+    host,
+    is_array,
+    is_dask,
+    kind,
+    largest,
+    middle,
+    to_host,
+)
 from fedhold.updates.matrix import DOUBLE_ROOM, Source, Updates, exponents_of
 from fedhold.updates.passes import FirstLook, Wanted, first_look
 from fedhold.updates.structure import Leaf, Signature, count, describe, flatten, form, signature
@@ -103,7 +116,7 @@ def admit(
     samples: ArrayLike | None,
     sample_cap: float | None,
     like: object | None,
-    wanted: Callable[[Updates, int], Wanted],
+    wanted: Callable[[Updates, Weights, int], Wanted],
 ) -> Admission:
     """Check structure, dtypes, samples and finiteness of every client; reject only those that fail.
 
@@ -111,8 +124,8 @@ def admit(
     samples     the n_i they claim
     sample_cap  the multiple of the median n_i at which claims are capped; None trusts all claims
     like        an update of the right structure; None: the structure that most clients share is right
-    wanted      (updates, how many clients were rejected before a number was read) -> what else the pass that looks for
-                numbers that are not finite should find
+    wanted      (updates, their n_i, how many clients were rejected before a number was read) -> what else the pass that looks
+                for numbers that are not finite should find
     """
     clients = _clients(updates)
     stacked = is_array(updates)
@@ -134,7 +147,8 @@ def admit(
     sources = _sources(updates, leaves, sound)
     skips = stacked and hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
-    look = first_look(matrix, wanted(matrix, len(clients) - len(sound)))
+    supposed = np.minimum(claimed[sound], _limit(claimed[sound], sample_cap))  # if all of them will be admitted
+    look = first_look(matrix, wanted(matrix, supposed, len(clients) - len(sound)))
     fit = np.isfinite(look.magnitudes)
     for i in sound[~fit].tolist():
         reasons[i] = "numbers that are not finite"
@@ -145,7 +159,9 @@ def admit(
     _someone(admitted, reasons)
     if not fit.all():
         matrix = matrix.take(np.flatnonzero(fit))
-    used = _capped(claimed, admitted, sample_cap, reasons)
+    limit = _limit(claimed[admitted], sample_cap)
+    for i in admitted[claimed[admitted] > limit].tolist():
+        reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
     template = like
     if like is None:
         template = clients[admitted[0]] if stacked else _most_usual([clients[i] for i in admitted])
@@ -154,7 +170,7 @@ def admit(
         updates=matrix.scaled(look.magnitudes),
         look=look,
         admitted=admitted,
-        samples=used,
+        samples=np.minimum(claimed[admitted], limit),
         claimed=claimed,
         reasons=tuple(reasons),
         template=template,
@@ -265,19 +281,15 @@ def _number(claim: object) -> float:
         return np.inf
 
 
-def _capped(claimed: Vector, admitted: NDArray[np.intp], sample_cap: float | None, reasons: list[str]) -> Vector:
-    """The n_i of the admitted clients, none beyond sample_cap times their median."""
-    used = claimed[admitted]
+def _limit(claimed: Vector, sample_cap: float | None) -> float:
+    """The largest n_i that counts: sample_cap times their median."""
     if sample_cap is None:
-        return used
+        return np.inf
     if positive(sample_cap, "sample_cap", infinite=True) < 1:
         raise ValueError(
             f"sample_cap must be at least 1, got {sample_cap}: it is a multiple of the median n_i. Pass 3, or None to trust."
         )
-    limit = sample_cap * middle(used)
-    for i in admitted[used > limit].tolist():
-        reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
-    return np.minimum(used, limit)
+    return sample_cap * middle(claimed)
 
 
 def _someone(left: NDArray[np.intp], reasons: list[str], hint: str = "") -> None:
