@@ -137,6 +137,11 @@ class NumbaKernels(NumpyKernels):
         products = products[:m, :m]
         return Pairs(np.triu(products) + np.triu(products, 1).T, squares)
 
+    def widened(self, bits: Block, *, brain: bool) -> Block:
+        wide = np.empty(bits.shape, np.uint32)
+        _widen(*_line_of(bits), brain, wide)
+        return wide.view(np.float32)
+
     def mixed(self, matrix: Block, rows: Block, common: int) -> Block:
         p, (m, width) = len(matrix), rows.shape
         whole = np.zeros((-(-p // 4) * 4, -(-m // 4) * 4), np.float32)
@@ -524,6 +529,26 @@ def _pairs(a, b, c, d, e, f, g, h, products, k):
     for row, found in enumerate(((ae, af, ag, ah), (be, bf, bg, bh), (ce, cf, cg, ch), (de, df, dg, dh))):
         for column in range(4):
             products[row, k + column] += found[column]
+
+
+# Conversion: `narrow.widened` says how it works.
+
+
+@_compiled(reorder=False)
+def _widen(line, starts, brain, wide):
+    """Write the bits of float32 numbers to `wide`, given those of float16 or bfloat16 ones."""
+    m, width = wide.shape
+    for i in range(m):
+        row, bits = line[starts[i] : starts[i] + width], wide[i]
+        if brain:
+            for j in range(width):
+                bits[j] = np.uint32(row[j]) << np.uint32(16)
+        else:
+            for j in range(width):
+                sign, digits = np.uint32(row[j] & 0x8000) << 16, np.uint32(np.uint32(row[j] & 0x7FFF) << 13)
+                number = np.float32(np.uint32(digits).view(np.float32) * np.float32(2.0**112))
+                odd = np.uint32(0x7F800000) if digits >= np.uint32(0x0F800000) else np.uint32(0)  # not finite
+                bits[j] = np.uint32(number.view(np.uint32) | odd | sign)
 
 
 # Mixtures: four new rows from four old ones at a time.
