@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.kernels import (
+    BFLOAT16,
     TILE,
     Block,
     Matrix,
@@ -26,8 +27,10 @@ from fedhold.kernels import (
     Sums,
     Vector,
     added,
+    bits_of,
     compute_dtype,
     dtype_name,
+    is_narrow,
     kernels_for,
     largest,
     middle,
@@ -104,19 +107,30 @@ class Source:
             return None
         return Rows.of(list(self.rows))
 
-    def read(self, start: int, stop: int, clients: NDArray[np.intp] | None, out: Block | None = None) -> Block:
+    @cached_property
+    def narrow(self) -> Narrow | None:
+        """The clients' arrays, where all are float16 or all bfloat16, in memory."""
+        if isinstance(self.rows, np.ndarray):
+            return Narrow(bits_of(self.rows), self.rows.dtype == BFLOAT16) if is_narrow(self.rows.dtype) else None
+        if not isinstance(self.rows, list) or not all(isinstance(row, np.ndarray) for row in self.rows):
+            return None
+        kind = self.rows[0].dtype
+        if not is_narrow(kind) or any(row.dtype != kind for row in self.rows):
+            return None
+        lying = Rows.of([bits_of(row) for row in self.rows])
+        return None if lying is None else Narrow(lying, kind == BFLOAT16)
+
+    def read(
+        self,
+        start: int,
+        stop: int,
+        clients: NDArray[np.intp] | None,
+        kernels: NumpyKernels,
+        out: Block | None = None,
+    ) -> Block:
         """Columns start to stop of the given clients (None: all of them): in `out`, or as a view where that is possible."""
-        if hasattr(self.rows, "dtype"):
-            view = self.rows[:, start:stop] if clients is None else self.rows[:, start:stop][clients]
-            with np.errstate(over="ignore"):
-                block = to_host(view, self.dtype)
-            if out is None:
-                return block
-            out[:] = block
-            return out
-        if self.in_place is not None:
-            part = self.in_place.part(start, stop)
-            block = np.asarray(part if clients is None else part.taken(clients))
+        block = self._read_at_once(start, stop, clients, kernels)
+        if block is not None:
             if out is None:
                 return block
             out[:] = block
@@ -131,10 +145,45 @@ class Source:
                     row[:] = to_host(_between(array, start, stop), None)
         return out
 
+    def _read_at_once(
+        self, start: int, stop: int, clients: NDArray[np.intp] | None, kernels: NumpyKernels
+    ) -> Block | None:
+        """The same, in one step for all clients; None where their arrays have to be read one by one."""
+        if self.narrow is not None:
+            return kernels.widened(self.narrow.part(start, stop, clients), brain=self.narrow.brain)
+        if hasattr(self.rows, "dtype"):
+            view = self.rows[:, start:stop] if clients is None else self.rows[:, start:stop][clients]
+            with np.errstate(over="ignore"):
+                return to_host(view, self.dtype)
+        if self.in_place is None:
+            return None
+        part = self.in_place.part(start, stop)
+        return np.asarray(part if clients is None else part.taken(clients))
+
     @property
     def costly_to_read(self) -> bool:
         """Whether every pass reads files."""
         return isinstance(self.rows, list) and isinstance(self.rows[0], StoredArray)
+
+
+@dataclass(frozen=True, eq=False)
+class Narrow:
+    """The clients' float16 or bfloat16 numbers.
+
+    bits   an (m, size) array of their bits, or the bits as rows where they lie
+    brain  whether they are bfloat16
+    """
+
+    bits: Block | Rows
+    brain: bool
+
+    def part(self, start: int, stop: int, clients: NDArray[np.intp] | None) -> Block:
+        """The bits of columns start to stop of the given clients (None: all of them)."""
+        if isinstance(self.bits, Rows):
+            rows = self.bits.part(start, stop)
+            return cast(Block, rows if clients is None else rows.taken(clients))
+        block = self.bits[:, start:stop]
+        return block if clients is None else block[clients]
 
 
 def _axes_in_memory(arrays: Sequence[Any]) -> tuple[int, ...] | None:
@@ -399,13 +448,13 @@ class Updates:
             offset += source.size
         if len(parts) == 1:
             source, low, high = parts[0]
-            block = source.read(low, high, self.clients)
+            block = source.read(low, high, self.clients, self.kernels)
         else:
             wide = any(source.dtype is np.float64 for source, *_ in parts)
             block = np.empty((self._rows, stop - start), np.float64 if wide else np.float32)
             place = 0
             for source, low, high in parts:
-                source.read(low, high, self.clients, block[:, place : place + high - low])
+                source.read(low, high, self.clients, self.kernels, block[:, place : place + high - low])
                 place += high - low
         if self.base:
             block = np.ldexp(block.astype(np.float64), self.base)
