@@ -223,7 +223,8 @@ def _wanted(stages: Sequence[Stage], updates: Updates, rejected: int) -> Wanted:
         return rule
     in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else FEW
     saves_passes = updates.m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
-    return ALL_PAIRS if saves_passes or any(stage.declared.pairs for stage in stages) else None
+    pairs = updates.few_pairs and any(stage.declared.pairs for stage in stages)
+    return ALL_PAIRS if saves_passes or pairs else None
 
 
 # From the geometry of the admitted clients to their account.
