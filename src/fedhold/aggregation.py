@@ -200,14 +200,15 @@ def _run(stage: Stage, geometry: Geometry, call: _Call) -> Any:
 # The first look at the data.
 
 
-def _wanted(stages: Sequence[Stage], updates: Updates, rejected: int) -> Wanted:
+def _wanted(stages: Sequence[Stage], updates: Updates, samples: Weights, rejected: int) -> Wanted:
     """What the first pass is to find, from what the stages declare and from what passes cost.
 
     A call that no clients could have made valid is an error here, before anything is read.
 
     Files are to be read as seldom as possible. In memory, compiled code finishes a block while it is in cache, so the row of a
     column rule comes from the same pass; NumPy is faster in a pass of its own. Few clients have few pairs, and their products
-    save passes; those of many cost more than they save.
+    save passes; those of many cost more than they save. A rule of many clients that declares with which centre it begins has
+    that one from the same pass.
     """
     rows = updates.m + rejected
     for stage in stages:
@@ -223,8 +224,10 @@ def _wanted(stages: Sequence[Stage], updates: Updates, rejected: int) -> Wanted:
         return rule
     in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else FEW
     saves_passes = updates.m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
-    pairs = updates.few_pairs and any(stage.declared.pairs for stage in stages)
-    return ALL_PAIRS if saves_passes or pairs else None
+    if saves_passes or (updates.few_pairs and any(stage.declared.pairs for stage in stages)):
+        return ALL_PAIRS
+    begins = final.declared.begins
+    return None if begins is None or mixings else begins(updates, samples)
 
 
 # From the geometry of the admitted clients to their account.

@@ -152,6 +152,7 @@ class RobustStrategy(FedAvg):
             quorum=float(quorum),
             least=check_rule(rule, parameters or {}, stages),
             accuses=all(stage.declared.accuses for stage in stages),
+            draws=any(stage.takes("rng") for stage in stages),
             takes_root=any(stage.takes("root") for stage in stages),
             moves_along=all(stage.is_ours and not stage.declared.from_zero for stage in stages),
         )
@@ -405,7 +406,8 @@ class RobustStrategy(FedAvg):
 
     def _aggregated(self, current: Round, replies: list[Reply]) -> Outcome:
         """The robust aggregate of a round, with what the rule needs from earlier rounds and from the server's own data."""
-        rng, asked = self._rng(AGGREGATE, current.number), len(current.train_messages)
+        rng = self._rng(AGGREGATE, current.number) if self.rule.draws else None
+        asked = len(current.train_messages)
         last = None if self._state is None else self._state.last
         root = self.validation.root(current.model) if self.validation and self.rule.takes_root else None
         return aggregate_replies(current.model, replies, asked, self.rule, rng, last=last, root=root)

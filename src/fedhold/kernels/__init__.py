@@ -38,7 +38,7 @@ from fedhold.kernels.arrays import (
 from fedhold.kernels.choice import ENOUGH, kernels_for, numba_version, worth_compiling
 from fedhold.kernels.narrow import BFLOAT16, bits_of, is_narrow
 from fedhold.kernels.numpy_side import NUMPY, RUN, SQUARE_RUN, TILE, NumpyKernels, Portion
-from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Sums, added
+from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Sums, Swept, added
 from fedhold.kernels.threads import one_blas_thread, shared, thread_count
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "Signs",
     "Squares",
     "Sums",
+    "Swept",
     "Vector",
     "Weights",
     "added",

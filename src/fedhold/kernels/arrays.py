@@ -59,6 +59,9 @@ Floats = NDArray[np.floating[Any]]
 """float32 or float64, of any shape: models and gradients."""
 
 
+SHORT = 256  # numbers. Rows up to this long are gathered faster all at once than one by one.
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """A block whose rows may lie anywhere in memory, each in one piece: nothing was gathered to make it.
@@ -113,23 +116,24 @@ class Rows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """The rows gathered in an array."""
+        if self.width <= SHORT:
+            return self.line[self.starts[:, None] + np.arange(self.width)].astype(dtype or self.dtype, copy=False)
         return np.array([self[client] for client in range(len(self))], dtype=dtype)
 
 
 LARGEST = float(np.finfo(np.float64).max)
+NO_ARRAYS = (list, tuple, dict, np.generic, type)  # Every library would be asked about them, in turn.
 LARGEST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127
 
 
 def is_array(thing: object) -> bool:
     """Whether `thing` is an array of a supported library (a NumPy scalar is not)."""
-    return isinstance(thing, np.ndarray) or (
-        not isinstance(thing, np.generic | type) and bool(api.is_array_api_obj(thing))
-    )
+    return isinstance(thing, np.ndarray) or (not isinstance(thing, NO_ARRAYS) and bool(api.is_array_api_obj(thing)))
 
 
 def is_dask(thing: object) -> bool:
     """Whether `thing` is a Dask array. This never imports Dask."""
-    return not isinstance(thing, np.ndarray) and bool(api.is_dask_array(thing))
+    return not isinstance(thing, (np.ndarray, *NO_ARRAYS)) and bool(api.is_dask_array(thing))
 
 
 def dtype_name(array: Any) -> str:

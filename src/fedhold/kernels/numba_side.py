@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
 from fedhold.kernels.numpy_side import RUN, TILE, NumpyKernels, Portion
-from fedhold.kernels.sums import Pairs, Products, Squares
+from fedhold.kernels.sums import Pairs, Products, Squares, Swept
 
 __all__ = ["NumbaKernels"]
 
@@ -98,10 +98,17 @@ class NumbaKernels(NumpyKernels):
 
     def sweep(self, block: Block, rows: Matrix, anchor: Vector | None, centre: Vector | None) -> Products:
         m, width = block.shape
-        along, centre = np.zeros(m), np.empty(width) if centre is None else centre
-        here = _place(block, anchor)
-        size, force = _sweep(*_line_of(block), rows.astype(block.dtype), here, centre, _columns(m), along)
+        along, none, centre = np.zeros(m), np.empty(0), np.empty(width) if centre is None else centre
+        here, rows = _place(block, anchor), rows.astype(block.dtype)
+        size, force = _sweep(*_line_of(block), rows, here, centre, _columns(m), RUN, along, none, none)
         return Products(along, size, force)
+
+    def first_sweep(self, block: Block, weights: Vector, place: Block | None, centre: Vector) -> Swept:
+        m = len(block)
+        along, own, around = np.zeros(m), np.zeros(m), np.zeros(0 if place is None else m)
+        here, rows = _place(block, place), weights[None].astype(block.dtype)
+        size, _ = _sweep(*_line_of(block), rows, here, centre, _columns(m), RUN, along, own, around)
+        return Swept(Squares(own, None if place is None else around), Products(along, size))
 
     def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
         kind, here = block.dtype, _place(block, anchor)
@@ -346,10 +353,10 @@ def _squares(line, starts, width, place, run, own, around):
 
 
 @_compiled(reorder=True)
-def _sweep(line, starts, rows, place, centre, tile, along):
+def _sweep(line, starts, rows, place, centre, tile, run, along, own, around):
     """Write the centre; add <X_i - place, delta> to `along`; return |delta|^2 and the squared force of the second row.
 
-    An empty place is the origin.
+    An empty place is the origin. Unless it is empty, |X_i|^2 is added to `own`, and |X_i - place|^2 to `around`.
     """
     size, force, nowhere = 0.0, 0.0, np.zeros(tile, line.dtype)
     middle, pulled_middle = np.empty(tile, line.dtype), np.empty(tile, line.dtype)
@@ -371,7 +378,12 @@ def _sweep(line, starts, rows, place, centre, tile, along):
         for j in range(width):
             total += sums[j] * sums[j]
         size += total
+        if own.size and not place.size:
+            _dots_and_squares(part, starts, sums, along, own)
+            continue
         _dots(part, starts, here, sums, along)
+        if own.size:
+            _squares(part, starts, width, here, run, own, around)
     return size, force
 
 
@@ -437,6 +449,36 @@ def _dots(line, starts, place, delta, found):
         for j in range(n):
             total += (row[j] - place[j]) * delta[j]
         found[i] += total
+
+
+@_compiled(reorder=True)
+def _dots_and_squares(line, starts, delta, found, own):
+    """Add <X_i, delta> and |X_i|^2 to every row's numbers: most of the time is that of reading, so the second one is free."""
+    n, m, zero = delta.size, found.size, line.dtype.type(0)
+    for i in range(m - m % 4 - 4, -1, -4):  # the last rows first, as in `_dots`
+        a, b, c, d = _four(line, starts, i, n)
+        s, t, u, v = zero, zero, zero, zero
+        e, f, g, h = zero, zero, zero, zero
+        for j in range(n):
+            x, p, q, r, o = delta[j], a[j], b[j], c[j], d[j]
+            s += p * x
+            t += q * x
+            u += r * x
+            v += o * x
+            e += p * p
+            f += q * q
+            g += r * r
+            h += o * o
+        for k, (dot, square) in enumerate(((s, e), (t, f), (u, g), (v, h))):
+            found[i + k] += dot
+            own[i + k] += square
+    for i in range(m - m % 4, m):
+        row, dot, square = line[starts[i] : starts[i] + n], zero, zero
+        for j in range(n):
+            dot += row[j] * delta[j]
+            square += row[j] * row[j]
+        found[i] += dot
+        own[i] += square
 
 
 @_compiled(reorder=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, require
-from fedhold.geometry import Geometry, HuberCentre, Solved, location, normalised
+from fedhold.geometry import Geometry, HuberCentre, Solved, location, normalised, sampled_centre
 from fedhold.kernels import Matrix, Vector, Weights, middle, weighted_median
 from fedhold.rules.declaration import Bound, declares
 from fedhold.rules.m_estimators import huber
@@ -224,7 +224,16 @@ class _LeastEigenvalue:
         return vectors / np.maximum(np.abs(vectors).max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
 
-@declares(spreads=True, certifies=True, accuses=True)
+def _at_most_median(samples: Weights) -> Weights:
+    return np.minimum(samples, middle(samples))
+
+
+@declares(
+    spreads=True,
+    begins=lambda updates, samples: sampled_centre(updates, _at_most_median(samples)),
+    certifies=True,
+    accuses=True,
+)
 def spectral_huber(
     geometry: Geometry, *, tol: float = 1e-6, max_iterations: int = 200, start: Vector | None = None
 ) -> Solved:
@@ -258,7 +267,7 @@ def spectral_huber(
     Its certificate is that of the Huber centre, widened by the distance to it. The rule is ours, after Zhao, Yu, Wan 2024;
     docs/default.md measures it.
     """
-    capped = np.minimum(geometry.samples, middle(geometry.samples))
+    capped = _at_most_median(geometry.samples)
     points = geometry if (capped == geometry.samples).all() else geometry.counted(capped)
     centre = huber(points, tol=tol, max_iterations=max_iterations, start=start)
     assert centre.thresholds is not None

@@ -25,6 +25,7 @@ from fedhold.updates.files import (
 from fedhold.updates.matrix import Updates
 from fedhold.updates.passes import (
     ALL_PAIRS,
+    Centre,
     Columnwise,
     FirstLook,
     ResidualPairs,
@@ -53,6 +54,7 @@ from fedhold.updates.passes import (
 __all__ = [
     "ALL_PAIRS",
     "Admission",
+    "Centre",
     "Columnwise",
     "DamagedFileError",
     "FirstLook",

@@ -130,16 +130,8 @@ class Source:
         out: Block | None = None,
     ) -> Block:
         """Columns start to stop of the given clients (None: all of them): in `out`, or as a view where that is possible."""
-        if self.narrow is not None:
-            block = kernels.widened(self.narrow.part(start, stop, clients), brain=self.narrow.brain)
-            if out is None:
-                return block
-            out[:] = block
-            return out
-        if hasattr(self.rows, "dtype"):
-            view = self.rows[:, start:stop] if clients is None else self.rows[:, start:stop][clients]
-            with np.errstate(over="ignore"):
-                block = to_host(view, self.dtype)
+        block = self._read_at_once(start, stop, clients, kernels)
+        if block is not None:
             if out is None:
                 return block
             out[:] = block
@@ -153,6 +145,21 @@ class Source:
                 else:
                     row[:] = to_host(_between(array, start, stop), None)
         return out
+
+    def _read_at_once(
+        self, start: int, stop: int, clients: NDArray[np.intp] | None, kernels: NumpyKernels
+    ) -> Block | None:
+        """The same, in one step for all clients; None where their arrays have to be read one by one."""
+        if self.narrow is not None:
+            return kernels.widened(self.narrow.part(start, stop, clients), brain=self.narrow.brain)
+        if hasattr(self.rows, "dtype"):
+            view = self.rows[:, start:stop] if clients is None else self.rows[:, start:stop][clients]
+            with np.errstate(over="ignore"):
+                return to_host(view, self.dtype)
+        if self.in_place is None:
+            return None
+        part = self.in_place.part(start, stop)
+        return np.asarray(part if clients is None else part.taken(clients))
 
     @property
     def costly_to_read(self) -> bool:
@@ -399,8 +406,8 @@ class Updates:
     def vector(self, arrays: list[Any]) -> Vector:
         """The arrays of one update as a vector of d numbers."""
         wide = [to_host(array, np.float64) for array in arrays]
-        if len(self.sources) == 1:
-            return np.concatenate([self.sources[0].flattened(array) for array in wide])
+        if all(source.axes is None for source in self.sources):  # One source may hold several arrays.
+            return np.concatenate([array.reshape(-1) for array in wide])
         return np.concatenate([source.flattened(array) for source, array in zip(self.sources, wide, strict=True)])
 
     def rounded(self, vector: Vector) -> Vector:

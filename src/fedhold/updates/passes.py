@@ -26,6 +26,7 @@ from fedhold.kernels import (
     Signs,
     Squares,
     Sums,
+    Swept,
     Vector,
     Weights,
     middle,
@@ -37,6 +38,7 @@ from fedhold.updates.matrix import SINGLE_ROOM, Updates
 __all__ = [
     "ALL_PAIRS",
     "AllPairs",
+    "Centre",
     "Columnwise",
     "FirstLook",
     "Measured",
@@ -110,7 +112,20 @@ class AllPairs:
 
 ALL_PAIRS = AllPairs()
 
-Wanted = Columnwise | AllPairs | None
+
+@dataclass(frozen=True, eq=False)
+class Centre:
+    """Asks the first look for a weighted centre, and every client's products with it.
+
+    weights  the centre is weights @ X; they sum to 1
+    sample   the columns that the weights were found from; None where they follow from the samples n_i alone
+    """
+
+    weights: Weights
+    sample: Sample | None = None
+
+
+Wanted = Columnwise | AllPairs | Centre | None
 """What the pass that looks for numbers that are not finite should find as well; None: only the clients' lengths."""
 
 
@@ -124,8 +139,9 @@ class FirstLook:
     reference     r: a client's update, which was subtracted from all, because all are far from 0; None where 0 was as good
     around        |X_i - r| for all clients, where there is a reference
     pairs         <X_i - r, X_j - r> for all pairs, if pairs were wanted
-    row           the row of the column rule, if one was wanted
+    row           the row of the column rule, or the weighted centre, if one was wanted
     row_products  the products of every client with that row, around r
+    centre        what the weighted centre was made from, if one was wanted
     """
 
     magnitudes: Vector
@@ -135,6 +151,7 @@ class FirstLook:
     pairs: Matrix | None = None
     row: Vector | None = None
     row_products: Products | None = None
+    centre: Centre | None = None
 
     def of(self, admitted: NDArray[np.bool_]) -> FirstLook:
         """What is known about the admitted clients alone. The matrix of pairs is cut down in its own memory."""
@@ -150,6 +167,7 @@ class FirstLook:
             pairs=_cut(self.pairs, np.flatnonzero(admitted)) if usual and self.pairs is not None else None,
             row=self.row if everyone else None,
             row_products=self.row_products if everyone else None,
+            centre=self.centre if everyone else None,
         )
 
     @property
@@ -170,16 +188,20 @@ class _Looked(Sums):
 def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     """The first pass over the data. It assumes that all clients will be admitted; see `FirstLook.of`."""
     kernels, m = updates.kernels, updates.m
-    row = updates.zeros() if isinstance(wanted, Columnwise) else None
-    # A sample of files would cost more than the pass that it might save.
-    sampled = isinstance(wanted, AllPairs) or not updates.costly_to_read
-    client = _central_client(updates) if sampled else None
+    row = updates.zeros() if isinstance(wanted, Columnwise | Centre) else None
+    centre = wanted if isinstance(wanted, Centre) else None
+    client = _central_client(updates, wanted)
     reference = None if client is None else updates.zeros()
     place_in = _place_in(client, reference)
     if isinstance(wanted, Columnwise):
         look, portion = _row_look(kernels, wanted, row, place_in), kernels.ordering(m, copied=False)
     elif isinstance(wanted, AllPairs):
         look, portion = _pairs_look(kernels, place_in), kernels.pairing(m)
+    elif isinstance(wanted, Centre):
+        look, portion = (
+            _centre_look(kernels, wanted.weights, row, place_in),
+            kernels.squaring(around=client is not None),
+        )
     else:
         look, portion = _plain_look(kernels, place_in), kernels.squaring(around=client is not None)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -193,7 +215,7 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
         odd = np.flatnonzero(~lengths)
         parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.squaring())
         magnitudes[odd] = np.maximum.reduce(list(parts), axis=0)  # This propagates NaN.
-    return FirstLook(magnitudes, lengths, reference, around, found.pairs, row, found.row_products)
+    return FirstLook(magnitudes, lengths, reference, around, found.pairs, row, found.row_products, centre)
 
 
 Place = Callable[[Block, slice], Block | None]
@@ -227,6 +249,18 @@ def _row_look(
         delta = row[at] if place is None else row[at] - place
         products = kernels.products_in_threads(block, delta.astype(block.dtype), place)
         return _Looked(kernels.squares(block, place), row_products=products)
+
+    return look
+
+
+def _centre_look(
+    kernels: NumpyKernels, weights: Weights, row: Vector | None, place_in: Place
+) -> Callable[[Block, slice], _Looked]:
+    assert row is not None
+
+    def look(block: Block, at: slice) -> _Looked:
+        found: Swept = kernels.first_sweep(block, weights, place_in(block, at), row[at])
+        return _Looked(found.squares, row_products=found.products)
 
     return look
 
@@ -307,13 +341,17 @@ def _norms(block: Block) -> Vector:
     return np.sqrt(np.vecdot(block, block))
 
 
-def _central_client(updates: Updates) -> int | None:
+def _central_client(updates: Updates, wanted: Wanted) -> int | None:
     """A client near the middle of most others, as far as a sample tells; None where 0 is about as near to them.
 
-    The numbers have not been checked yet, and may be anything.
+    The numbers have not been checked yet, and may be anything. A sample of files would cost more than the pass that it might
+    save, unless it has been read already, or the pass makes the products of all pairs.
     """
+    sample = wanted.sample if isinstance(wanted, Centre) else None
+    if sample is None and updates.costly_to_read and not isinstance(wanted, AllPairs):
+        return None
     with np.errstate(over="ignore", invalid="ignore"):
-        sample = sample_of(updates, FEWER_SAMPLED)
+        sample = sample_of(updates, FEWER_SAMPLED) if sample is None else sample
         distances = sample.distances_to_median()
         near = middle(sample.lengths) <= NEAR * middle(distances)
     return None if near else int(np.argmin(np.where(np.isfinite(distances), distances, np.inf)))
