@@ -224,7 +224,7 @@ def _wanted(stages: Sequence[Stage], updates: Updates, samples: Weights, rejecte
         return rule
     in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else FEW
     saves_passes = updates.m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
-    if saves_passes or any(stage.declared.pairs for stage in stages):
+    if saves_passes or (updates.few_pairs and any(stage.declared.pairs for stage in stages)):
         return ALL_PAIRS
     begins = final.declared.begins
     return None if begins is None or mixings else begins(updates, samples)

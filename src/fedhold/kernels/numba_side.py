@@ -30,7 +30,7 @@ __all__ = ["NumbaKernels"]
 
 # Sweeps.
 CACHED = 2**18  # numbers of a tile that two loops read one after the other, the second one from cache
-SHORTEST, LONGEST = 512, 4096  # columns of a tile. Long rows are read faster, short sums in float32 are more exact.
+SHORTEST, LONGEST = 1024, 4096  # columns of a tile. Long rows are read faster, short sums in float32 are more exact.
 
 # Products of all pairs.
 NEAR = 64  # rows of a run that stay in the L2 cache while they are multiplied with all others
@@ -60,7 +60,7 @@ class NumbaKernels(NumpyKernels):
         return self.sweeping()
 
     def sweeping(self) -> Portion:
-        return Portion(2**22, parallel=True, anywhere=True)
+        return Portion(2**23, parallel=True, anywhere=True)
 
     def pairing(self, m: int) -> Portion:
         if m > MANY:
@@ -426,9 +426,12 @@ def _add8(sums, a, b, c, d, e, f, g, h, w, place):
 
 @_compiled(reorder=True)
 def _dots(line, starts, place, delta, found):
-    """Add <X_i - place, delta> to every row's number, four rows at a time."""
+    """Add <X_i - place, delta> to every row's number, four rows at a time.
+
+    The last rows come first: where a tile of many rows outgrows the cache, they are what is left there of an earlier loop.
+    """
     n, m = delta.size, found.size
-    for i in range(0, m - 3, 4):
+    for i in range(m - m % 4 - 4, -1, -4):
         a, b, c, d = _four(line, starts, i, n)
         s, t, u, v = line.dtype.type(0), line.dtype.type(0), line.dtype.type(0), line.dtype.type(0)
         for j in range(n):
@@ -452,7 +455,7 @@ def _dots(line, starts, place, delta, found):
 def _dots_and_squares(line, starts, delta, found, own):
     """Add <X_i, delta> and |X_i|^2 to every row's numbers: most of the time is that of reading, so the second one is free."""
     n, m, zero = delta.size, found.size, line.dtype.type(0)
-    for i in range(0, m - 3, 4):
+    for i in range(m - m % 4 - 4, -1, -4):  # the last rows first, as in `_dots`
         a, b, c, d = _four(line, starts, i, n)
         s, t, u, v = zero, zero, zero, zero
         e, f, g, h = zero, zero, zero, zero

@@ -56,6 +56,7 @@ STORED = 2**28  # bytes that all threads gather at a time where clients came as 
 LINE = 64  # columns: whole cache lines
 # Columns of a block per row, where its result has m x m numbers of 8 bytes: all results then take a twelfth of the data.
 BULK, MOST_PARTS = 24, 16
+MOST_PAIRED = 4096  # clients, of which all pairs are 134 MB
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
 DOUBLE_ROOM = 400  # the same for float64
@@ -335,6 +336,11 @@ class Updates:
     def costly_to_read(self) -> bool:
         """Whether a pass over the data costs more than any computation with it, because it reads files or a cluster."""
         return self.sources[0].costly_to_read
+
+    @property
+    def few_pairs(self) -> bool:
+        """Whether the products of all pairs of clients take little memory, or save passes that cost more than memory."""
+        return self.m <= MOST_PAIRED or self.costly_to_read
 
     @cached_property
     def kernels(self) -> NumpyKernels:
