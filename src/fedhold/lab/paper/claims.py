@@ -14,8 +14,8 @@ decides all claims:
     fails      some comparison is against it, or level; of k comparisons that are really ties, k/40 would be against by chance
     undecided  otherwise
 
-A comparison that is open gets another seed, and another, up to the plan's limit; those that lean against the claim come
-first, since one of them is enough. One that is still open then fails the claim, too: what the paper says of one run, so many
+A comparison that is open gets another seed, and another, up to the plan's limit; the one that leans most against the claim
+comes first, since one is enough. One that is still open then fails the claim, too: what the paper says of one run, so many
 runs do not show. Its interval says how large the difference can be. (An interval that is looked at after every seed covers
 less often than 95 % in the long run; that is the price of few seeds.)
 
@@ -221,18 +221,18 @@ class Measurements:
     """
 
     def __init__(self, results: Results, plan: Plan, words: Words = WORDS) -> None:
-        self.results, self.plan, self.words = results, plan.widest, words
+        self.results, self.plan, self.widest, self.words = results, plan, plan.widest, words
         self.ends, self.progress = cache(self._ends), cache(self._progress)  # many comparisons share a curve
 
     def _ends(self, name: str, label: str) -> Vector:
         """The metric at the end of a subfigure's curve."""
         subfigure = SUBFIGURES[name]
-        return np.array([self._end(run, subfigure.metric) for run in subfigure.curve(label, self.plan)])
+        return np.array([self._end(run, subfigure.metric) for run in subfigure.curve(label, self.widest)])
 
     def _progress(self, name: str, label: str) -> Vector:
         """Progress at the end of a subfigure's curve, as the head of this module defines it."""
         subfigure = SUBFIGURES[name]
-        free = attack_free(subfigure, self.plan)
+        free = attack_free(subfigure, self.widest)
         reference = np.array([self._end(run, subfigure.metric) for run in free])
         start = np.array([self._values(run, subfigure.metric)[0] for run in free])
         progress: Vector = (self.ends(name, label) - start) / (reference - start)
@@ -317,21 +317,26 @@ def first_runs(claim: Claim, plan: Plan) -> list[Experiment]:
     return _runs((curve, plan) for one in evidence for curve in one.curves)
 
 
-def next_runs(claim: Claim, measurements: Measurements) -> list[Experiment]:
+def next_runs(claim: Claim, measurements: Measurements, main: Measurements) -> list[Experiment]:
     """The runs that give another seed to what leaves the claim undecided; none where it is decided.
 
-    One comparison against a claim is enough. So the open ones that lean that way get their seeds first, if there are any, and
-    the others only if the claim may still hold.
+    One comparison against a claim is enough. So the open one that leans most against it gets its seeds first, alone, and the
+    others only if the claim may still hold: then it needs them all.
+
+    main  the same under the main reading: it tells what leans where there is no run yet
     """
     evidence = claim.test(measurements)
     if outcome(evidence) != "undecided":
         return []
-    still_open = [one for one in evidence if one.side == "open" and not one.spent]
-    leaning = [one for one in still_open if one.values and statistics.fmean(one.values) < one.margin]
+    leans = {
+        one: statistics.fmean(one.values or known.values or (math.inf,))
+        for one, known in zip(evidence, claim.test(main), strict=True)
+        if one.side == "open" and not one.spent
+    }
+    least = min(leans, key=lambda one: leans[one])
+    chosen = [least] if leans[least] < least.margin else leans
     return _runs(
-        (curve, measurements.plan.with_seeds(len(one.values) + 1))
-        for one in leaning or still_open
-        for curve in one.curves
+        (curve, measurements.plan.with_seeds(max(len(one.values) + 1, 2))) for one in chosen for curve in one.curves
     )
 
 

@@ -34,7 +34,7 @@ from fedhold.lab.paper.claims import Claim
 from fedhold.lab.paper.figures import AUTOMATIC_T, FIGURES, METHODS, NAMES, PAPER_T, Plan, experiments
 from fedhold.lab.paper.readings import CHOICES, READINGS
 from fedhold.lab.paper.sentences import CLAIMS
-from fedhold.lab.paper.verdicts import Judged, begin, by_reading, by_words, go_on, judged
+from fedhold.lab.paper.verdicts import Judged, by_reading, by_words, go_on, judged
 from fedhold.report import Block, Cards, Paragraph, ProgressLines, Source, Table, can_plot, print_line, save_png
 
 ABOUT: tuple[Block, ...] = (
@@ -134,9 +134,7 @@ def reproduce(
     _run_until_decided(claims, plan, store, jobs)
     for reading in READINGS.values() if readings else ():
         print_line(console, f"Reading: {reading.name} ({reading.value})")
-        under = replace(plan, reading=reading)
-        run_all(begin(claims, cache(store.find), under), store, jobs=jobs)
-        _run_until_decided(claims, under, store, jobs)
+        _run_until_decided(claims, replace(plan, reading=reading), store, jobs)
     found = {result.experiment: result for result in results}
     effort = sweeps.QUICK if quick else sweeps.FULL
     effort = effort if seeds is None else replace(effort, seeds=plan.seeds)
