@@ -16,8 +16,9 @@ decides all claims:
 
 A comparison that is open gets another seed, and another, up to the plan's limit; the one that leans most against the claim
 comes first, since one is enough. One that is still open then fails the claim, too: what the paper says of one run, so many
-runs do not show. Its interval says how large the difference can be. (An interval that is looked at after every seed covers
-less often than 95 % in the long run; that is the price of few seeds.)
+runs do not show. So does one that is hopeless: from three seeds on, if it would not be for the claim even if all seeds that
+are left came out like the best one so far. Its interval says how large the difference can be. (An interval that is looked at
+after every seed covers less often than 95 % in the long run; that is the price of few seeds.)
 
 Most comparisons are of progress, which says where a run ended between its start and a run without liars:
 
@@ -57,6 +58,10 @@ T_QUANTILES = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
 )
 SHOWN = 6  # comparisons named in a verdict
+# Seeds before an open comparison can be hopeless. Of 20,000 draws of normal values with a mean of 0, 0.5, 1 and 2 standard
+# deviations, 7.5, 26.4, 60.1 and 97.8 % were for the claim with up to 6 seeds; with the hopeless given up, 7.4, 26.3, 59.9 and
+# 97.7 %, after 3.3, 3.8, 4.1 and 3.6 seeds on average instead of 5.6, 5.4, 4.8 and 3.6.
+TRIED = 3
 
 
 @dataclass(frozen=True)
@@ -120,9 +125,14 @@ class Comparison:
         return "for" if low > 0 else "against" if high < 0 else "open"
 
     @property
-    def spent(self) -> bool:
-        """Whether it has all the seeds it may have, and at least the two that an interval needs."""
-        return self.most is not None and len(self.values) >= max(self.most, 2)
+    def hopeless(self) -> bool:
+        """Whether seeds will not show the claim: with all that there may be, it would not be for it even if those that are left
+        came out like the best one so far. To say so takes TRIED seeds, or all if these are fewer; one is never enough.
+        """
+        if self.most is None or len(self.values) < max(min(self.most, TRIED), 2):
+            return False
+        left = max(self.most - len(self.values), 0)
+        return replace(self, values=(*self.values, *[max(self.values)] * left)).side != "for"
 
     def __str__(self) -> str:
         if not self.values:
@@ -186,7 +196,7 @@ def outcome(evidence: Evidence) -> str:
     still_open = [one for one in evidence if one.side == "open"]
     if not still_open:
         return "holds"
-    return "fails" if any(one.spent for one in still_open) else "undecided"
+    return "fails" if any(one.hopeless for one in still_open) else "undecided"
 
 
 def judge(claim: Claim, measurements: Measurements) -> Verdict:
@@ -331,7 +341,7 @@ def next_runs(claim: Claim, measurements: Measurements, main: Measurements) -> l
     leans = {
         one: statistics.fmean(one.values or known.values or (math.inf,))
         for one, known in zip(evidence, claim.test(main), strict=True)
-        if one.side == "open" and not one.spent
+        if one.side == "open" and not one.hopeless
     }
     least = min(leans, key=lambda one: leans[one])
     chosen = [least] if leans[least] < least.margin else leans

@@ -67,8 +67,9 @@ READING: tuple[Block, ...] = (
     Paragraph(
         "A number such as +0.12 +- 0.03 is the mean over the seeds of what speaks for the claim, with the half width of its "
         "95 % t interval. A claim holds if every interval lies above 0. It fails if one lies below 0, or so close around 0 "
-        "that there is no difference to speak of (level), or still holds 0 (open) with as many seeds as there may be. "
-        "It depends where it holds under one reading of what the paper leaves open, and fails under another."
+        "that there is no difference to speak of (level), or still holds 0 (open) with as many seeds as there may be, or "
+        "with so many that those left would not change that if they came out like the best one so far. It depends where it "
+        "holds under one reading of what the paper leaves open, and fails under another."
     ),
     Paragraph(
         "The metric behind a method's name, as in (krum 7.071), is its mean over the last tenth of the rounds. The legend of a "
@@ -166,7 +167,7 @@ def reproduce(
 
 
 def _run_until_decided(claims: Sequence[Claim], plan: Plan, store: Store, jobs: int) -> None:
-    """Run more seeds for what is undecided under the plan's reading, until nothing is or all seeds are spent."""
+    """Run more seeds for what is undecided under the plan's reading, until nothing is."""
     while more := [run for run in go_on(claims, cache(store.find), plan) if not store.has(run)]:
         run_all(more, store, jobs=jobs)
 
