@@ -16,9 +16,9 @@ decides all claims:
 
 A comparison that is open gets another seed, and another, up to the plan's limit; the one that leans most against the claim
 comes first, since one is enough. One that is still open then fails the claim, too: what the paper says of one run, so many
-runs do not show. So does one that is hopeless: from three seeds on, if it would not be for the claim even if all seeds that
-are left came out like the best one so far. Its interval says how large the difference can be. (An interval that is looked at
-after every seed covers less often than 95 % in the long run; that is the price of few seeds.)
+runs do not show. So does one that is hopeless: it would not be for the claim even if all seeds that are left came out like the
+best one so far. Its interval says how large the difference can be. (An interval that is looked at after every seed covers
+less often than 95 % in the long run; that is the price of few seeds.)
 
 Most comparisons are of progress, which says where a run ended between its start and a run without liars:
 
@@ -58,10 +58,6 @@ T_QUANTILES = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
 )
 SHOWN = 6  # comparisons named in a verdict
-# Seeds before an open comparison can be hopeless. Of 20,000 draws of normal values with a mean of 0, 0.5, 1 and 2 standard
-# deviations, 7.5, 26.4, 60.1 and 97.8 % were for the claim with up to 6 seeds; with the hopeless given up, 7.4, 26.3, 59.9 and
-# 97.7 %, after 3.3, 3.8, 4.1 and 3.6 seeds on average instead of 5.6, 5.4, 4.8 and 3.6.
-TRIED = 3
 
 
 @dataclass(frozen=True)
@@ -127,9 +123,13 @@ class Comparison:
     @property
     def hopeless(self) -> bool:
         """Whether seeds will not show the claim: with all that there may be, it would not be for it even if those that are left
-        came out like the best one so far. To say so takes TRIED seeds, or all if these are fewer; one is never enough.
+        came out like the best one so far. One seed alone never says so.
+
+        That gives up little: of normal values with a mean of 0.5, 1 and 2 standard deviations, 26.4, 60.1 and 97.8 % come out
+        for the claim with up to 6 seeds, and 26.1, 59.6 and 97.6 % where the hopeless are given up, after 3.5, 4.0 and 3.6
+        seeds instead of 5.4, 4.8 and 3.6 (20,000 draws of each).
         """
-        if self.most is None or len(self.values) < max(min(self.most, TRIED), 2):
+        if self.most is None or len(self.values) < 2:
             return False
         left = max(self.most - len(self.values), 0)
         return replace(self, values=(*self.values, *[max(self.values)] * left)).side != "for"
