@@ -197,6 +197,10 @@ KERNELS = {
     "gram": lambda c, k: gram(c, k, None),
     "gram around a client": lambda c, k: gram(c, k, c.X[0].copy()),
     "residual gram": residual_gram,
+    "short sums": lambda c, k: (
+        k.short_sums(c.X, c.pulls),
+        ((c.wide**2).sum(axis=1), np.sum((c.pulls @ c.wide) ** 2)),
+    ),
     "mixed": mixed,
     "median": lambda c, k: ((k.median(c.X),), (np.median(c.wide, axis=0),)),
     "trimmed mean": lambda c, k: (

@@ -238,15 +238,15 @@ def weighted_median(rows: NDArray[Any], weights: Weights) -> NDArray[Any]:
 
 
 def middle(values: NDArray[Any]) -> float:
-    """The median of some finite numbers. np.median takes ten times as long for a few of them.
+    """The median of some finite numbers, in a tenth of the time that np.median takes for a few of them.
 
     >>> middle(np.array([3.0, 1.0, 2.0, 9.0]))
     2.5
     """
-    half = len(values) // 2
-    parted = np.partition(values, half)
+    half, ordered = len(values) // 2, np.array(values)
+    ordered.sort()  # For up to thousands of numbers, this is no slower than a partition.
     # They are halved first, because a sum of numbers near the largest float overflows.
-    return float(parted[half] if len(values) % 2 else parted[:half].max() / 2 + parted[half] / 2)
+    return float(ordered[half]) if len(values) % 2 else float(ordered[half - 1]) / 2 + float(ordered[half]) / 2
 
 
 def lengths(rows: NDArray[np.float64]) -> Vector:

@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -24,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
 from fedhold.kernels.numpy_side import RUN, TILE, NumpyKernels, Portion
-from fedhold.kernels.sums import Pairs, Products, Squares, Swept
+from fedhold.kernels.sums import Pairs, Products, Residuals, Squares, Swept
 
 __all__ = ["NumbaKernels"]
 
@@ -123,23 +122,29 @@ class NumbaKernels(NumpyKernels):
     def gram(self, block: Block, place: Block | None) -> Pairs:
         if len(block) > MANY:
             return super().gram(block, place)
-        return self._pairs(block, np.zeros_like(block[0]) if place is None else place, exactly=False)
+        return self._pairs(block, np.zeros_like(block[0]) if place is None else place, np.empty(0))
 
     def residual_gram(self, block: Block, place: Block, pulls: Vector) -> Pairs:
         if len(block) > MANY:
             return super().residual_gram(block, place, pulls)
-        return replace(self._pairs(block, place, exactly=True), force=self.force(np.asarray(block) - place, pulls))
+        return self._pairs(block, place, pulls)
 
-    def _pairs(self, block: Block, place: Block, *, exactly: bool) -> Pairs:
-        """The products of all pairs around `place`, and |X_i|^2; or, with `exactly`, |X_i - place|^2 summed in float64."""
+    def short_sums(self, residual: Block, pulls: Vector) -> Residuals:
+        """All sums are in float64, and so as exact as short ones."""
+        squares = np.zeros(len(residual))
+        force = _residual_sums(np.ascontiguousarray(residual), residual.shape[1], pulls, squares)
+        return Residuals(squares, force)
+
+    def _pairs(self, block: Block, place: Block, pulls: Vector) -> Pairs:
+        """The products of all pairs around `place`, and |X_i|^2; or, with pulls, |X_i - place|^2 and the force of the pulls."""
         m, width = block.shape
         whole = -(-m // 4) * 4
         products, squares = np.zeros((whole, whole)), np.zeros(m)
         # Shorter runs would stay in the L2 cache, but adding their sums up would then be most of the work.
         tile = np.zeros((whole, RUN), block.dtype)
-        _gram(*_line_of(block), width, _place(block, place), RUN, tile, products, squares, exactly)
+        force = _gram(*_line_of(block), width, _place(block, place), RUN, tile, products, squares, pulls)
         products = products[:m, :m]
-        return Pairs(np.triu(products) + np.triu(products, 1).T, squares)
+        return Pairs(np.triu(products) + np.triu(products, 1).T, squares, force)
 
     def widened(self, bits: Block, *, brain: bool) -> Block:
         wide = np.empty(bits.shape, np.uint32)
@@ -511,8 +516,12 @@ def _four(line, starts, i, n):
 
 
 @_compiled(reorder=True)
-def _gram(line, starts, width, place, run, tile, products, squares, exactly):
-    whole = len(tile)
+def _gram(line, starts, width, place, run, tile, products, squares, pulls):
+    """Add <X_i - place, X_j - place> to the products, and |X_i|^2 to the squares.
+
+    With pulls that are not empty, |X_i - place|^2 is added to the squares, in float64; return the squared force of the pulls.
+    """
+    whole, force = len(tile), 0.0
     for start in range(0, width, run):
         n = min(run, width - start)
         here = place[start : start + n]
@@ -520,14 +529,13 @@ def _gram(line, starts, width, place, run, tile, products, squares, exactly):
             row, residual = line[starts[i] + start : starts[i] + start + n], tile[i, :n]
             for j in range(n):
                 residual[j] = row[j] - here[j]
-            if exactly:
-                for j in range(n):
-                    squares[i] += np.float64(residual[j]) * np.float64(residual[j])
-            else:
+            if not pulls.size:
                 square = line.dtype.type(0)
                 for j in range(n):
                     square += row[j] * row[j]
                 squares[i] += square
+        if pulls.size:
+            force += _residual_sums(tile, n, pulls, squares)
         for first in range(0, whole, NEAR):
             last = min(first + NEAR, whole)
             for i in range(0, last, 4):
@@ -535,6 +543,23 @@ def _gram(line, starts, width, place, run, tile, products, squares, exactly):
                 for k in range(max(first, i), last, 4):
                     e, f, g, h = tile[k, :n], tile[k + 1, :n], tile[k + 2, :n], tile[k + 3, :n]
                     _pairs(a, b, c, d, e, f, g, h, products[i : i + 4], k)
+    return force
+
+
+@_compiled(reorder=True)
+def _residual_sums(residuals, width, pulls, squares):
+    """Add |r_i|^2 to the squares, and return |sum_i pulls_i r_i|^2, in float64."""
+    pulled, force = np.zeros(width), 0.0
+    for i in range(squares.size):
+        row, pull, square = residuals[i, :width], pulls[i], 0.0
+        for j in range(width):
+            number = np.float64(row[j])
+            square += number * number
+            pulled[j] += pull * number
+        squares[i] += square
+    for j in range(width):
+        force += pulled[j] * pulled[j]
+    return force
 
 
 @_compiled(reorder=True)

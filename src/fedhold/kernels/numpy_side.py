@@ -19,10 +19,10 @@ __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
 TILE = 2**18  # numbers that stay in a core's cache together with a copy of them
 RUN = 1024  # squares or products added up in the block's own precision before float64 takes over
 SQUARE_RUN = 32  # the same, for squares that a proof relies on
-CACHED, SHORTEST = (
-    2**17,
-    128,
-)  # numbers of a run of all rows that is multiplied with itself; and the fewest columns of it
+CACHED = 2**17  # numbers of a run of all rows that is multiplied with itself
+SHORTEST = (
+    512  # the fewest columns of it: adding up the products of shorter runs takes a tenth of the time of making them
+)
 HALVED = 40  # rows. Up to this many, the products of all pairs are made in two halves.
 MOST_PARALLEL = (
     2048  # rows. Beyond this, even two matrices of all pairs at a time, one for each thread, take too much memory.
@@ -193,17 +193,20 @@ class NumpyKernels:
         for at in _cached(block):
             residual = _columns(block, at) - place[at]
             _add_pairs(products, residual)
-            for pieces in _runs(residual, SQUARE_RUN):
-                squares += np.vecdot(pieces, pieces).sum(axis=0, dtype=np.float64)
-            force += self.force(residual, pulls)
+            found = self.short_sums(residual, pulls)
+            squares += found.squares
+            force += found.force
         return Pairs(products, squares, force)
 
-    def force(self, residual: Block, pulls: Vector) -> float:
-        """|sum_i pulls_i residual_i|^2, over runs of SQUARE_RUN rows."""
+    def short_sums(self, residual: Block, pulls: Vector) -> Residuals:
+        """The squares of residuals in runs of SQUARE_RUN columns, and the force of pulls on them, in as many rows at a time."""
+        squares = np.zeros(len(residual))
+        for pieces in _runs(residual, SQUARE_RUN):
+            squares += np.vecdot(pieces, pieces).sum(axis=0, dtype=np.float64)
         pulls, force = pulls.astype(residual.dtype), np.zeros(residual.shape[1])
         for first in range(0, len(residual), SQUARE_RUN):
             force += pulls[first : first + SQUARE_RUN] @ residual[first : first + SQUARE_RUN]
-        return float(force @ force)
+        return Residuals(squares, float(force @ force))
 
     # Conversion.
 

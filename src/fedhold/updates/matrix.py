@@ -488,6 +488,8 @@ class Updates:
 
     def joined(self, spans: list[tuple[int, int]]) -> Block:
         """The columns of several spans, side by side."""
+        if self._views:
+            return np.concatenate([self.sources[0].rows[:, start:stop] for start, stop in spans], axis=1)
         return np.concatenate([self.read(*span) for span in spans], axis=1)
 
     # Passes.
@@ -503,20 +505,21 @@ class Updates:
         """What is gathered from the kernel's results, for each range of columns that is read at a time."""
         width = self._width(portion)
 
-        @np.errstate(over="ignore", invalid="ignore")  # It is set here because threads do not inherit it.
         def run(span: Span) -> Gathered:
-            if span.rows is not None:
-                return gathered(iter([kernel(cast(Block, span.rows), slice(span.start, span.stop))]))
-            slab = self.read(span.start, span.stop)
-            if portion.bulky and self._views:
-                return gathered(iter([kernel(slab, slice(span.start, span.stop))]))
-            return gathered(
-                kernel(slab[:, a : a + width], slice(span.start + a, span.start + min(a + width, slab.shape[1])))
-                for a in range(0, slab.shape[1], width)
-            )
+            with np.errstate(over="ignore", invalid="ignore"):  # It is set here because threads do not inherit it.
+                if span.rows is not None:
+                    return gathered(iter([kernel(cast(Block, span.rows), slice(span.start, span.stop))]))
+                slab = self.read(span.start, span.stop)
+                if portion.bulky and self._views:
+                    return gathered(iter([kernel(slab, slice(span.start, span.stop))]))
+                return gathered(
+                    kernel(slab[:, a : a + width], slice(span.start + a, span.start + min(a + width, slab.shape[1])))
+                    for a in range(0, slab.shape[1], width)
+                )
 
-        spans, workers = self.spans(portion), thread_count() if portion.parallel else 1
-        return map(run, spans) if workers == 1 or len(spans) == 1 else shared(run, spans, workers)
+        spans = self.spans(portion)
+        workers = thread_count() if portion.parallel and len(spans) > 1 else 1
+        return map(run, spans) if workers == 1 else shared(run, spans, workers)
 
     def run(self, kernel: Kernel[None], portion: Portion) -> None:
         """Run a kernel that writes its results somewhere over all blocks."""
@@ -575,7 +578,7 @@ class Updates:
         """How many rows are read, before any mixture."""
         return self.m if self.mixture is None else self.mixture.matrix.shape[1]
 
-    @property
+    @cached_property
     def _views(self) -> bool:
         """Whether blocks are views of one array, so that none of them costs memory."""
         source, *others = self.sources
