@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedhold.kernels import (
     BFLOAT16,
+    ENOUGH,
     TILE,
     Block,
     Matrix,
@@ -545,7 +546,8 @@ class Updates:
                     parts = min(max(stretch.width // (BULK * self.m), fewest), MOST_PARTS)
                     width = max(width, -(-stretch.width // parts))
                 pairs = -(-stretch.width // (2 * width))
-                width = -(-stretch.width // (2 * pairs * LINE)) * LINE if pairs > 1 else width
+                if pairs > 1 or (portion.parallel and stretch.width * self.m >= ENOUGH):
+                    width = -(-stretch.width // (2 * pairs * LINE)) * LINE
             else:
                 width = self._width(portion)
                 width *= max(self._slab // (width * self._rows), 1)
