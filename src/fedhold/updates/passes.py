@@ -62,6 +62,8 @@ __all__ = [
 ]
 
 SAMPLED = 256  # columns of a sample. Distances over this many are right to some percent.
+# A sample has more columns while it has no more numbers than this, and is a small part of the data.
+SAMPLED_NUMBERS, SMALL_PART = 2**17, 1 / 128
 FEWER_SAMPLED = 64  # columns that tell whether all clients are far from 0
 STRAIGHT = 1e-4  # Points off a line by less than this, relatively, are on it.
 NEAR = 2  # An origin within this many times the clients' distances to their median costs no digits that matter.
@@ -304,12 +306,31 @@ class Sample:
 
     def distances(self, weights: Weights) -> Vector:
         """Every client's distance to the weighted centre."""
-        return _norms(self.residual - (weights @ self.residual).astype(self.residual.dtype))
+        return _norms(self._around(weights))
+
+    def cosines(self, weights: Weights) -> Matrix:
+        """The cosines of the angles between the clients' residuals to the weighted centre, as far as these columns tell.
+
+        Those of independent clients would be 1 / sqrt(columns) by chance. As much as that explains is taken off all of them.
+        """
+        away = self._around(weights)
+        lengths = _norms(away)[:, None]
+        units = np.divide(away, lengths, out=np.zeros_like(away), where=lengths > 0)
+        cosines: Matrix = (units @ units.T).astype(np.float64)
+        np.fill_diagonal(cosines, 0.0)
+        found, chance = float(np.square(cosines).sum()), len(away) * (len(away) - 1) / self.columns
+        cosines *= max(1 - chance / found, 0.0) if found > 0 else 0.0
+        np.fill_diagonal(cosines, 1.0)
+        return cosines
+
+    def _around(self, weights: Weights) -> Block:
+        return self.residual - (weights @ self.residual).astype(self.residual.dtype)
 
 
-def sample_of(updates: Updates, columns: int = SAMPLED) -> Sample:
-    """Some columns of every client, spread evenly over all of them."""
-    block = updates.sample(columns)
+def sample_of(updates: Updates, columns: int | None = None) -> Sample:
+    """Some columns of every client, spread evenly over all of them; by default as many as are worth their time."""
+    worth = min(SAMPLED_NUMBERS // updates.m, int(updates.d * SMALL_PART))
+    block = updates.sample(max(SAMPLED, worth) if columns is None else columns)
     m, turned = updates.m, np.array(block.T, order="C")
     half = m // 2
     turned.partition(half, axis=1)
