@@ -65,7 +65,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.geometry import Geometry, HuberCentre, Solved, pulls_at
-from fedhold.kernels import Vector, length, one_blas_thread
+from fedhold.kernels import Vector, length, middle, one_blas_thread
 
 __all__ = ["MEANING", "Certificate", "Proof", "top_eigenvalue"]
 
@@ -181,7 +181,7 @@ class Certificate:
             return 0.0
         pulls = np.minimum(self.distances, self.thresholds)
         # With the median as the unit, scaled inputs get the same trial radii, and no outlier decides them.
-        unit = float(np.median(pulls[pulls > 0])) if pulls.any() else 1.0
+        unit = middle(pulls[pulls > 0]) if pulls.any() else 1.0
         tried = partial(self._tried, unit, change)
         # Where clients are alike, nu = f/m is nearly the best.
         first, usual = math.log2((change.f + 0.5) / len(self.samples)), min(change.f / len(self.samples), 1.0)
@@ -231,7 +231,7 @@ class Certificate:
 
     def _with_thresholds_anew(self, change: _Change) -> float:
         some = self.distances[self.distances > 0]
-        unit = float(np.median(some)) if len(some) else 1.0
+        unit = middle(some) if len(some) else 1.0
         exponent, step, proving = self._far(unit, change), 0.5, dict[float, float]()
         for _ in range(TRIALS):
             if step < FINEST or not LOWEST < exponent < math.inf:

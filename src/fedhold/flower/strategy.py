@@ -41,6 +41,7 @@ from fedhold.flower.rounds import (
     log_rows,
     log_suspects,
     name_in,
+    warm_up_for,
     with_reason,
 )
 from fedhold.flower.state import RobustResult, State, former_name, load, save
@@ -320,6 +321,7 @@ class RobustStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages that send the model to a sample of the connected nodes that are not in quarantine."""
+        first = self._round is None
         current = self._round = Round(server_round, Model.of(arrays))
         if self.fraction_train == 0.0:
             return []
@@ -335,6 +337,8 @@ class RobustStrategy(FedAvg):
         current.train_messages = self._messages(
             MessageType.TRAIN, server_round, wanted.nodes, wanted.arrays, wanted.config
         )
+        if first:
+            warm_up_for(self.rule, current.model, len(current.train_messages))
         return current.train_messages
 
     def aggregate_train(

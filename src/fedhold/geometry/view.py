@@ -27,6 +27,7 @@ from fedhold.updates import (
     gram_around,
     images,
     measured,
+    over_pairs,
     places_on_a_line,
     products_with,
     residual_pairs,
@@ -220,10 +221,19 @@ class Geometry:
         """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
         gram = self._gram
         if gram is None:
-            # A client is subtracted first, because with a large common offset float32 would lose the differences.
-            central = int(self.distances(self.start()).argmin())
-            gram = self._known_gram = Gram(gram_around(self._updates, self._updates.row(central)))
+            gram = self._known_gram = Gram(gram_around(self._updates, self._central))
         return gram.squared_distances
+
+    @property
+    def _central(self) -> Vector:
+        """A client near most others. It is subtracted first: with a large common offset float32 would lose the differences."""
+        return self._updates.row(int(self.distances(self.start()).argmin()))
+
+    def over_pairs(self, measure: Callable[[Matrix], Vector]) -> Vector:
+        """measure(rows of squared_distances), one number for each row. Of very many clients, some rows are there at a time."""
+        if self._gram is None and not self._updates.few_pairs:
+            return over_pairs(self._updates, self._central, measure)
+        return measure(self.squared_distances)
 
     def lengths(self) -> Vector:
         """|X_i| of every client."""

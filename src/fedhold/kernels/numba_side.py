@@ -6,18 +6,20 @@ constant that compiled code reads stands here, and numbers from elsewhere (RUN) 
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numba
 import numpy as np
 from numba.core.caching import FunctionCache
+from numba.core.runtime import rtsys
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
 from fedhold.kernels.numpy_side import RUN, TILE, NumpyKernels, Portion
@@ -27,7 +29,7 @@ __all__ = ["NumbaKernels"]
 
 # Sweeps.
 CACHED = 2**18  # numbers of a tile that two loops read one after the other, the second one from cache
-SHORTEST, LONGEST = 512, 4096  # columns of a tile. Long rows are read faster, short sums in float32 are more exact.
+SHORTEST, LONGEST = 1024, 4096  # columns of a tile. Long rows are read faster, short sums in float32 are more exact.
 
 # Products of all pairs.
 NEAR = 64  # rows of a run that stay in the L2 cache while they are multiplied with all others
@@ -57,7 +59,7 @@ class NumbaKernels(NumpyKernels):
         return self.sweeping()
 
     def sweeping(self) -> Portion:
-        return Portion(2**22, parallel=True, anywhere=True)
+        return Portion(2**23, parallel=True, anywhere=True)
 
     def pairing(self, m: int) -> Portion:
         if m > MANY:
@@ -85,7 +87,7 @@ class NumbaKernels(NumpyKernels):
         width = _columns(len(block))
         place, nowhere = _place(block, anchor), np.zeros(width, block.dtype)
         for start in range(0, len(delta), width):
-            part = np.ascontiguousarray(delta[start : start + width])
+            part = _place(block, delta[start : start + width])
             here = nowhere if anchor is None else place[start : start + width]
             _dots(line[start:], starts, here, part, along)
         return Products(along, float(np.dot(delta, delta)))
@@ -143,9 +145,14 @@ class NumbaKernels(NumpyKernels):
         products, squares = np.zeros((whole, whole)), np.zeros(m)
         # Shorter runs would stay in the L2 cache, but adding their sums up would then be most of the work.
         tile = np.zeros((whole, RUN), block.dtype)
-        force = _gram(*_line_of(block), width, np.ascontiguousarray(place), RUN, tile, products, squares, pulls)
+        force = _gram(*_line_of(block), width, _place(block, place), RUN, tile, products, squares, pulls)
         products = products[:m, :m]
         return Pairs(np.triu(products) + np.triu(products, 1).T, squares, force)
+
+    def widened(self, bits: Block, *, brain: bool) -> Block:
+        wide = np.empty(bits.shape, np.uint32)
+        _widen(*_line_of(bits), brain, wide)
+        return wide.view(np.float32)
 
     def mixed(self, matrix: Block, rows: Block, common: int) -> Block:
         p, (m, width) = len(matrix), rows.shape
@@ -153,23 +160,29 @@ class NumbaKernels(NumpyKernels):
         whole[:p, :m] = matrix
         out, tile = np.empty((p, width), np.float32), np.zeros((whole.shape[1], MIXED_COLUMNS), np.float32)
         sums = np.empty((4, MIXED_COLUMNS), np.float32)
-        _mixed(*_line_of(rows), m, whole, np.ascontiguousarray(rows[common]), tile, sums, out)
+        _mixed(*_line_of(rows), m, whole, _place(rows, rows[common]), tile, sums, out)
         return out
 
     def median(self, block: Block) -> Vector:
-        return self.trimmed_mean(block, (len(block) - 1) // 2)
+        m, width = block.shape
+        row = np.empty(width)
+        _medians(*_line_of(block), m, network(m, (m - 1) // 2, m // 2), _sample(m, block.dtype), row)
+        return row
 
     def trimmed_mean(self, block: Block, f: int) -> Vector:
         m, width = block.shape
+        if m - 2 * f <= 2:
+            return self.median(block)
         row = np.empty(width)
-        _trimmed_means(*_line_of(block), m, f, network(m, f, m - 1 - f), row)
+        _trimmed_means(*_line_of(block), m, f, network(m, f, m - 1 - f), _sample(m, block.dtype), row)
         return row
 
     def mean_around_median(self, block: Block, keep: int) -> Vector:
         m, width = block.shape
         row = np.empty(width)
         middle, last = network(m, (m - 1) // 2, m // 2), network(m, keep - 1, keep - 1)
-        _means_around_medians(*_line_of(block), m, keep, middle, last, row)
+        samples = _sample(m, block.dtype), _sample(m, np.float64)
+        _means_around_medians(*_line_of(block), m, keep, middle, last, *samples, row)
         return row
 
 
@@ -220,6 +233,15 @@ def network(m: int, low: int, high: int) -> NDArray[np.int64]:
     return np.array(needed[::-1], np.int64).reshape(-1, 2)
 
 
+def _sample(m: int, kind: DTypeLike) -> Block | None:
+    """Room for the sample that gives the first pivots; None where a network sorts all clients.
+
+    Compiled code asks whether it is None, and numba leaves out the branch that is not taken: the network alone is compiled in a
+    third of the time.
+    """
+    return np.empty((SAMPLE, LANES), kind) if m > NETWORK else None
+
+
 def _merge_sort(m: int) -> list[tuple[int, int]]:
     """The comparators of Batcher's odd-even merge sort."""
     pairs, p = [], 1
@@ -241,11 +263,21 @@ class _ForgivingCache(FunctionCache):
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code on disk, or None.
+
+        Numba's own method first loads all that its compiler knows, SciPy included, which takes a third of a second. Machine
+        code needs the runtime alone; the compiler loads the rest itself where there is something to compile.
+        """
+        found = None
         try:
-            return super().load_overload(sig, target_context)
+            rtsys.initialize(target_context)
+            with self._guard_against_spurious_io_errors():
+                found = self._load_overload(sig, target_context)
         except Exception as problem:  # The files are pickles, and a damaged one may raise anything.
             self._give_up(problem)
-            return None
+        if found is None:
+            _announce_compiling()
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
@@ -258,6 +290,14 @@ class _ForgivingCache(FunctionCache):
         _warn_of_the_cache(problem)
         with suppress(OSError):
             os.unlink(self._cache_file._index_path)
+
+
+@cache
+def _announce_compiling() -> None:
+    """Say once why this call takes longer than others."""
+    logging.getLogger("fedhold").warning(
+        "compiling kernels for this machine, which takes a few seconds once; fedhold.warm_up() does it ahead of the first call"
+    )
 
 
 _warned = list[Exception]()  # One warning is enough: the problem is the same for all functions.
@@ -279,7 +319,12 @@ def _compiled(*, reorder: bool) -> Callable[[Callable[..., Any]], Callable[..., 
 
     reorder  whether sums may be made in another order, which lets the compiler use vector instructions; NaN stays NaN
     """
-    options = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"} if reorder else False}
+    options = {
+        "nogil": True,
+        "no_cfunc_wrapper": True,  # Nobody calls these from C.
+        "error_model": "numpy",
+        "fastmath": {"reassoc", "contract", "nsz"} if reorder else False,
+    }
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         dispatcher = numba.njit(**options)(function)
@@ -386,9 +431,12 @@ def _add8(sums, a, b, c, d, e, f, g, h, w, place):
 
 @_compiled(reorder=True)
 def _dots(line, starts, place, delta, found):
-    """Add <X_i - place, delta> to every row's number, four rows at a time."""
+    """Add <X_i - place, delta> to every row's number, four rows at a time.
+
+    The last rows come first: where a tile of many rows outgrows the cache, they are what is left there of an earlier loop.
+    """
     n, m = delta.size, found.size
-    for i in range(0, m - 3, 4):
+    for i in range(m - m % 4 - 4, -1, -4):
         a, b, c, d = _four(line, starts, i, n)
         s, t, u, v = line.dtype.type(0), line.dtype.type(0), line.dtype.type(0), line.dtype.type(0)
         for j in range(n):
@@ -412,7 +460,7 @@ def _dots(line, starts, place, delta, found):
 def _dots_and_squares(line, starts, delta, found, own):
     """Add <X_i, delta> and |X_i|^2 to every row's numbers: most of the time is that of reading, so the second one is free."""
     n, m, zero = delta.size, found.size, line.dtype.type(0)
-    for i in range(0, m - 3, 4):
+    for i in range(m - m % 4 - 4, -1, -4):  # the last rows first, as in `_dots`
         a, b, c, d = _four(line, starts, i, n)
         s, t, u, v = zero, zero, zero, zero
         e, f, g, h = zero, zero, zero, zero
@@ -553,6 +601,26 @@ def _pairs(a, b, c, d, e, f, g, h, products, k):
             products[row, k + column] += found[column]
 
 
+# Conversion: `narrow.widened` says how it works.
+
+
+@_compiled(reorder=False)
+def _widen(line, starts, brain, wide):
+    """Write the bits of float32 numbers to `wide`, given those of float16 or bfloat16 ones."""
+    m, width = wide.shape
+    for i in range(m):
+        row, bits = line[starts[i] : starts[i] + width], wide[i]
+        if brain:
+            for j in range(width):
+                bits[j] = np.uint32(row[j]) << np.uint32(16)
+        else:
+            for j in range(width):
+                sign, digits = np.uint32(row[j] & 0x8000) << 16, np.uint32(np.uint32(row[j] & 0x7FFF) << 13)
+                number = np.float32(np.uint32(digits).view(np.float32) * np.float32(2.0**112))
+                odd = np.uint32(0x7F800000) if digits >= np.uint32(0x0F800000) else np.uint32(0)  # not finite
+                bits[j] = np.uint32(number.view(np.uint32) | odd | sign)
+
+
 # Mixtures: four new rows from four old ones at a time.
 
 
@@ -599,22 +667,31 @@ def _add_rows(a, b, c, d, e, f, g, h, w):
 
 
 @_compiled(reorder=False)
-def _trimmed_means(line, starts, m, f, comparators, row):
-    """The mean of every column without its f lowest and f highest numbers; its median where no more than two are left."""
+def _medians(line, starts, m, comparators, sample, row):
+    """The median of every column."""
+    loaded = np.empty((max(LOADED // m, 1), m, LANES), line.dtype)
+    low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
+    for group in range((len(row) + LANES - 1) // LANES):
+        if group % len(loaded) == 0:
+            _load(line, starts, group * LANES, len(row), loaded)
+        _ranks(loaded[group % len(loaded)], (m - 1) // 2, m // 2, comparators, sample, low, high)
+        for j in range(min(LANES, len(row) - group * LANES)):
+            row[group * LANES + j] = np.float64(low[j]) / 2 + np.float64(high[j]) / 2  # A sum of both might overflow.
+
+
+@_compiled(reorder=False)
+def _trimmed_means(line, starts, m, f, comparators, sample, row):
+    """The mean of every column without its f lowest and f highest numbers."""
     loaded, means = np.empty((max(LOADED // m, 1), m, LANES), line.dtype), np.empty(LANES)
     low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
     for group in range((len(row) + LANES - 1) // LANES):
         if group % len(loaded) == 0:
             _load(line, starts, group * LANES, len(row), loaded)
         keys = loaded[group % len(loaded)]
-        _ranks(keys, f, m - 1 - f, comparators, low, high)
-        if m - 2 * f <= 2:
-            for j in range(LANES):  # They are halved first: a sum of numbers near the largest float overflows.
-                means[j] = np.float64(low[j]) / 2 + np.float64(high[j]) / 2
-        else:
-            _clipped_sums(keys, low, high, m - 2 * f, means)
-            for j in range(LANES):
-                means[j] += low[j] - f * ((np.float64(high[j]) - np.float64(low[j])) / (m - 2 * f))
+        _ranks(keys, f, m - 1 - f, comparators, sample, low, high)
+        _clipped_sums(keys, low, high, m - 2 * f, means)
+        for j in range(LANES):
+            means[j] += low[j] - f * ((np.float64(high[j]) - np.float64(low[j])) / (m - 2 * f))
         for j in range(min(LANES, len(row) - group * LANES)):
             row[group * LANES + j] = means[j]
 
@@ -639,7 +716,7 @@ def _clipped_sums(keys, low, high, count, sums):
 
 
 @_compiled(reorder=False)
-def _means_around_medians(line, starts, m, keep, middle, last, row):
+def _means_around_medians(line, starts, m, keep, middle, last, sample, wide_sample, row):
     """The mean of the `keep` numbers of every column nearest to its median."""
     loaded, away = np.empty((max(LOADED // m, 1), m, LANES), line.dtype), np.empty((m, LANES))
     low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
@@ -648,13 +725,13 @@ def _means_around_medians(line, starts, m, keep, middle, last, row):
         if group % len(loaded) == 0:
             _load(line, starts, group * LANES, len(row), loaded)
         keys = loaded[group % len(loaded)]
-        _ranks(keys, (m - 1) // 2, m // 2, middle, low, high)
+        _ranks(keys, (m - 1) // 2, m // 2, middle, sample, low, high)
         for j in range(LANES):
             centre[j] = np.float64(low[j]) / 2 + np.float64(high[j]) / 2
         for i in range(m):
             for j in range(LANES):
                 away[i, j] = abs(keys[i, j] - centre[j])
-        _ranks(away, keep - 1, keep - 1, last, reach, reach)
+        _ranks(away, keep - 1, keep - 1, last, wide_sample, reach, reach)
         _near_means(keys, centre, reach, keep, means)
         for j in range(min(LANES, len(row) - group * LANES)):
             row[group * LANES + j] = means[j]
@@ -693,15 +770,14 @@ def _load(line, starts, start, stop, loaded):
 
 
 @_compiled(reorder=False)
-def _ranks(keys, low, high, comparators, lows, highs):
+def _ranks(keys, low, high, comparators, sample, lows, highs):
     """Every lane's numbers of ranks `low` <= `high`, counted from 0. It may reorder a lane's numbers."""
     m = len(keys)
-    if m <= NETWORK:
+    if sample is None:
         _sort(keys, comparators)
         for j in range(LANES):
             lows[j], highs[j] = keys[low, j], keys[high, j]
         return
-    sample = np.empty((SAMPLE, LANES), keys.dtype)
     for i in range(SAMPLE):
         for j in range(LANES):
             sample[i, j] = keys[(2 * i + 1) * m // (2 * SAMPLE), j]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
+from fedhold.kernels.narrow import widened
 from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Swept
 
 __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
@@ -206,6 +207,12 @@ class NumpyKernels:
         for first in range(0, len(residual), SQUARE_RUN):
             force += pulls[first : first + SQUARE_RUN] @ residual[first : first + SQUARE_RUN]
         return Residuals(squares, float(force @ force))
+
+    # Conversion.
+
+    def widened(self, bits: Block, *, brain: bool) -> Block:
+        """The float16 numbers with these bits, or the bfloat16 ones (`brain`), as float32; the block may be `Rows`."""
+        return widened(np.asarray(bits), brain=brain)
 
     # New rows.
 

@@ -20,6 +20,7 @@ from fedhold.kernels import (
     Matrix,
     NumpyKernels,
     Pairs,
+    Portion,
     Products,
     Residuals,
     Signs,
@@ -29,6 +30,8 @@ from fedhold.kernels import (
     Vector,
     Weights,
     middle,
+    shared,
+    thread_count,
 )
 from fedhold.updates.matrix import SINGLE_ROOM, Updates
 
@@ -49,6 +52,7 @@ __all__ = [
     "gram_around",
     "images",
     "measured",
+    "over_pairs",
     "places_on_a_line",
     "product_error",
     "products_with",
@@ -62,9 +66,11 @@ __all__ = [
 ]
 
 SAMPLED = 256  # columns of a sample. Distances over this many are right to some percent.
-# A sample has more columns while it has no more numbers than this, and is a small part of the data.
-SAMPLED_NUMBERS, SMALL_PART = 2**17, 1 / 128
+# A sample of much data has more columns, which foretell steps of a solve: up to so many numbers, and this part of the data.
+FORETELLING, SMALL_PART = 2**17, 1 / 128
+MOST_SAMPLED = 2**18  # numbers of a sample, from which on it has fewer columns
 FEWER_SAMPLED = 64  # columns that tell whether all clients are far from 0
+ROWS_OF_PAIRS = 2**22  # distances of some clients to all that a thread has at a time: 32 MB
 STRAIGHT = 1e-4  # Points off a line by less than this, relatively, are on it.
 NEAR = 2  # An origin within this many times the clients' distances to their median costs no digits that matter.
 
@@ -328,9 +334,13 @@ class Sample:
 
 
 def sample_of(updates: Updates, columns: int | None = None) -> Sample:
-    """Some columns of every client, spread evenly over all of them; by default as many as are worth their time."""
-    worth = min(SAMPLED_NUMBERS // updates.m, int(updates.d * SMALL_PART))
-    block = updates.sample(max(SAMPLED, worth) if columns is None else columns)
+    """Some columns of every client, spread evenly over all of them; fewer of very many clients, whose errors average out.
+
+    columns  how many, if that is known; by default SAMPLED, or more of much data
+    """
+    if columns is None:
+        columns = max(SAMPLED, min(FORETELLING // updates.m, int(updates.d * SMALL_PART)))
+    block = updates.sample(max(min(columns, MOST_SAMPLED // updates.m), FEWER_SAMPLED))
     m, turned = updates.m, np.array(block.T, order="C")
     half = m // 2
     turned.partition(half, axis=1)
@@ -497,6 +507,33 @@ def gram_around(updates: Updates, place: Vector) -> Matrix:
         return kernels.gram(block, place[at].astype(block.dtype))
 
     return updates.sum(kernel, kernels.pairing(updates.m)).products
+
+
+def over_pairs(updates: Updates, place: Vector, measure: Callable[[Matrix], Vector]) -> Vector:
+    """measure(rows of the m x m squared distances), one number for each row; some rows at a time, by several threads.
+
+    place    a place near the clients: products are made around it
+    measure  may be called in several threads
+    """
+    own, m = squared_distances_to(updates, place), updates.m
+    spans = updates.spans(Portion(m * RUN, parallel=False))
+
+    @np.errstate(over="ignore", invalid="ignore")  # It is set here because threads do not inherit it.
+    def measured(clients: NDArray[np.intp]) -> Vector:
+        squares = np.zeros((len(clients), m))
+        for span in spans:
+            block = updates.read(span.start, span.stop)
+            residual = block - place[span.start : span.stop].astype(block.dtype)
+            squares -= residual[clients] @ residual.T
+        squares *= 2
+        squares += own
+        squares += own[clients, None]
+        np.maximum(squares, 0, out=squares)
+        squares[np.arange(len(clients)), clients] = 0
+        return measure(squares)
+
+    parts = np.array_split(np.arange(m), -(-m * m // ROWS_OF_PAIRS))
+    return np.concatenate(list(shared(measured, parts, thread_count())))
 
 
 def coordinates(updates: Updates, centre: Vector, scales: Vector) -> Matrix:
