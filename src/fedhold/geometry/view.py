@@ -49,6 +49,8 @@ WHAT_A_RULE_RECEIVES = (
 START_STEPS = 3  # Huber steps over a sample of columns
 TIED = 1e-12  # Shares of all samples that differ by less are equal.
 COARSE = 1e-4  # typical distances. Where rounding moves the centre by more, float32 is not enough.
+PLENTY = 4  # columns of a sample per client. With fewer, angles between clients are mostly chance.
+LARGE = 512  # columns. A larger sample is one of much data, where a pass costs more than what the sample can tell.
 SURPRISE = 10  # A centre this many times farther from most clients than in the sample was moved in other columns.
 
 # Principal directions.
@@ -338,6 +340,16 @@ class Geometry:
         centre = sampled_centre(self._updates, self.samples) if known is None else known
         assert centre.sample is not None
         return centre.sample, centre.weights
+
+    def sampled_cosines(self, weights: Weights) -> Matrix | None:
+        """The cosines of the angles between residuals to a weighted centre, as far as a sample of columns tells.
+
+        None where the Gram matrix knows better, or where the sample is too small.
+        """
+        if self._gram is not None:
+            return None
+        sample, _ = self._sampled
+        return sample.cosines(weights) if sample.columns > max(LARGE, PLENTY * self.m) else None
 
     @cached_property
     def _start(self) -> Weights:
