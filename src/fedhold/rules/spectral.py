@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, require
-from fedhold.geometry import Geometry, HuberCentre, Solved, location, normalised, pulls_at
+from fedhold.geometry import Geometry, HuberCentre, Solved, location, normalised, pulls_at, sampled_centre
 from fedhold.kernels import Matrix, Vector, Weights, middle, weighted_median
 from fedhold.rules.declaration import Bound, declares
 from fedhold.rules.m_estimators import huber
@@ -228,7 +228,17 @@ class _LeastEigenvalue:
         return vectors / np.maximum(np.abs(vectors).max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
 
-@declares(spreads=True, certifies=True, accuses=True)
+def _counted(samples: Weights) -> Weights:
+    """The k_i = min(n_i, C) of step 1 of `spectral_huber`."""
+    return samples if (samples == samples[0]).all() else np.minimum(samples, _most(samples))
+
+
+@declares(
+    spreads=True,
+    begins=lambda updates, samples: sampled_centre(updates, _counted(samples)),
+    certifies=True,
+    accuses=True,
+)
 def spectral_huber(
     geometry: Geometry, *, tol: float = 1e-6, max_iterations: int = 200, start: Vector | None = None
 ) -> Solved:
@@ -265,7 +275,7 @@ def spectral_huber(
     Its certificate is that of the Huber centre, widened by the distance to it. The rule is ours, after Zhao, Yu, Wan 2024;
     docs/default.md measures it.
     """
-    counted = np.minimum(geometry.samples, _most(geometry.samples))
+    counted = _counted(geometry.samples)
     points = geometry if (counted == geometry.samples).all() else geometry.counted(counted)
     centre = huber(points, tol=tol, max_iterations=max_iterations, start=start)
     assert centre.thresholds is not None
