@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from fedhold import aggregate
+from fedhold.geometry import view
 from fedhold.updates import Updates
+from fedhold.updates.matrix import Source
+from fedhold.updates.passes import SMALL_PART
 
 
 @pytest.fixture
@@ -63,3 +66,37 @@ def test_samples_count_in_the_first_pass(passes):
     assert len(passes) == 1
     used = np.minimum(samples, 3 * np.median(samples))
     np.testing.assert_allclose(result.value, used @ X.astype(np.float64) / used.sum(), atol=1e-6)
+
+
+def in_groups(m=40, d=70_000):
+    """Clients in three groups, so that angles between them are far from right ones."""
+    rng = np.random.default_rng(0)
+    groups = rng.standard_normal((3, d))
+    return (rng.standard_normal((m, d)) + 2 * groups[rng.integers(3, size=m)]).astype(np.float32)
+
+
+@pytest.mark.parametrize("rule", ["huber", "geometric_median"])
+def test_a_sample_of_columns_foretells_steps(rule, passes, monkeypatch):
+    X = in_groups()
+    assert aggregate(X, rule).converged
+    with_sample = len(passes)
+    monkeypatch.setattr(view, "LARGE", np.inf)
+    aggregate(X, rule)
+    assert with_sample < len(passes) - with_sample
+
+
+@pytest.mark.parametrize("rule", ["huber", "geometric_median"])
+def test_a_sample_that_misleads_costs_passes_and_nothing_else(rule):
+    """Liars who know the columns of the sample show other angles there than elsewhere."""
+    X = in_groups()
+    m, d = X.shape
+    seen = Updates((Source.of(np.arange(d, dtype=np.float64)[None], d),), 1).sample(int(d * SMALL_PART))[0].astype(int)
+    X[:18] *= -1
+    X[:18, seen] = 10 * X[20, seen]
+    result, wide = aggregate(X, rule), X.astype(np.float64)
+    assert result.converged
+    away = wide - result.value
+    distances = np.linalg.norm(away, axis=1)
+    thresholds = result.clients.thresholds if rule == "huber" else np.full(m, 1e-6 * np.median(distances))
+    pulls = np.minimum(1, thresholds / distances)
+    assert np.linalg.norm(pulls @ away) <= 3e-6 * np.minimum(thresholds, distances).sum()

@@ -19,6 +19,7 @@ __all__ = ["HuberCentre", "Rescaled", "Solved", "pulls_at", "solve"]
 MEMORY = 5  # past steps that Anderson mixing combines; docs/solver.md says what it and Newton's method save
 ALIKE = 1e-12  # added to the products of past steps, which may be all alike
 FAR = 1e3  # typical distances. A client at 1e30 must not outweigh all others in the fit of past steps.
+FORESIGHT = 3  # steps that a sample of columns foretells
 CAUTION = 4.0  # The estimate must be this many times below the bound before a pass is spent on verifying it.
 PATIENCE = 20  # passes before Newton's method takes over
 
@@ -117,9 +118,10 @@ def solve(
         # they are not, the estimate is too small, and `caution` is raised accordingly.
         away = gap * distances
         estimate = float(np.add.reduce(pulls)) * sqrt(away @ away)
-        step = _Step(target, gap * np.minimum(distances, FAR * (middle(distances) or 1.0)))
         # With a bound of 0, most clients lie on the centre, and mixing with earlier steps would move away from it.
-        past = [*past[-MEMORY:], step] if bound > 0 else [step]
+        target = _foreseen(geometry, thresholds_at, weights, distances, target) if bound > 0 else target
+        step = _Step(target, (target - weights) * np.minimum(distances, FAR * (middle(distances) or 1.0)))
+        past = [*past, step][-MEMORY - 1 :] if bound > 0 else [step]
         if caution * estimate <= bound or iteration == max_iterations:
             found = _verified(geometry, thresholds_at, weights, thresholds, pulls, bound, tol, iteration)
             if found.converged or iteration == max_iterations:
@@ -134,6 +136,27 @@ def solve(
         else:
             weights = _anderson(past)
     raise AssertionError("max_iterations is at least 1")
+
+
+def _foreseen(
+    geometry: Geometry, thresholds_at: Callable[[Vector], Vector], weights: Weights, distances: Vector, target: Weights
+) -> Weights:
+    """Where some more steps from the target would lead, if the angles between clients were those in a sample of columns.
+
+    From the centre w @ X to u @ X, the squared distance of client i changes by |s|^2 - 2 <r_i, s>, where r_i are the residuals
+    to the first one, and s = sum_j (u_j - w_j) r_j. The lengths of the residuals are known, and the sample tells the angles.
+    Whoever lies outside the sample makes this worse than the target, and more steps follow: every step measures all columns.
+    """
+    cosines = geometry.sampled_cosines(weights)
+    if cosines is None:
+        return target
+    products, squares = cosines * distances * distances[:, None], np.square(distances)
+    for _ in range(FORESIGHT):
+        change = target - weights
+        along = products @ change
+        foreseen = np.sqrt(np.maximum(squares - 2 * along + change @ along, squares / 4))
+        target = normalised(pulls_at(geometry.shares, thresholds_at(foreseen), foreseen))
+    return target
 
 
 def _verified(

@@ -66,6 +66,8 @@ __all__ = [
 ]
 
 SAMPLED = 256  # columns of a sample. Distances over this many are right to some percent.
+# A sample of much data has more columns, which foretell steps of a solve: up to so many numbers, and this part of the data.
+FORETELLING, SMALL_PART = 2**17, 1 / 128
 MOST_SAMPLED = 2**18  # numbers of a sample, from which on it has fewer columns
 FEWER_SAMPLED = 64  # columns that tell whether all clients are far from 0
 ROWS_OF_PAIRS = 2**22  # distances of some clients to all that a thread has at a time: 32 MB
@@ -310,11 +312,34 @@ class Sample:
 
     def distances(self, weights: Weights) -> Vector:
         """Every client's distance to the weighted centre."""
-        return _norms(self.residual - (weights @ self.residual).astype(self.residual.dtype))
+        return _norms(self._around(weights))
+
+    def cosines(self, weights: Weights) -> Matrix:
+        """The cosines of the angles between the clients' residuals to the weighted centre, as far as these columns tell.
+
+        Those of independent clients would be 1 / sqrt(columns) by chance. As much as that explains is taken off all of them.
+        """
+        away = self._around(weights)
+        lengths = _norms(away)[:, None]
+        units = np.divide(away, lengths, out=np.zeros_like(away), where=lengths > 0)
+        cosines: Matrix = (units @ units.T).astype(np.float64)
+        np.fill_diagonal(cosines, 0.0)
+        found, chance = float(np.square(cosines).sum()), len(away) * (len(away) - 1) / self.columns
+        cosines *= max(1 - chance / found, 0.0) if found > 0 else 0.0
+        np.fill_diagonal(cosines, 1.0)
+        return cosines
+
+    def _around(self, weights: Weights) -> Block:
+        return self.residual - (weights @ self.residual).astype(self.residual.dtype)
 
 
-def sample_of(updates: Updates, columns: int = SAMPLED) -> Sample:
-    """Some columns of every client, spread evenly over all of them; fewer of very many clients, whose errors average out."""
+def sample_of(updates: Updates, columns: int | None = None) -> Sample:
+    """Some columns of every client, spread evenly over all of them; fewer of very many clients, whose errors average out.
+
+    columns  how many, if that is known; by default SAMPLED, or more of much data
+    """
+    if columns is None:
+        columns = max(SAMPLED, min(FORETELLING // updates.m, int(updates.d * SMALL_PART)))
     block = updates.sample(max(min(columns, MOST_SAMPLED // updates.m), FEWER_SAMPLED))
     m, turned = updates.m, np.array(block.T, order="C")
     half = m // 2
