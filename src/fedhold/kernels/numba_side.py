@@ -97,18 +97,17 @@ class NumbaKernels(NumpyKernels):
 
     def sweep(self, block: Block, rows: Matrix, anchor: Vector | None, centre: Vector | None) -> Products:
         centre = np.empty(block.shape[1]) if centre is None else centre
-        along = np.zeros(len(block))
-        size = _sweep(*_line_of(block), *_weights(block, rows[0], anchor), centre, along, np.empty(0), np.empty(0))
-        force = 0.0 if len(rows) == 1 else _force(*_line_of(block), *_weights(block, rows[1], anchor), block.shape[1])
+        along, none = np.zeros(len(block)), np.empty(0)
+        size, force = _sweep(*_line_of(block), *_weights(block, rows, anchor), centre, along, none, none)
         return Products(along, size, force)
 
     def first_sweep(self, block: Block, weights: Vector, place: Block | None, centre: Vector) -> Swept:
         along, own, around = np.zeros((3, len(block)))
-        size = _sweep(*_line_of(block), *_weights(block, weights, place), centre, along, own, around)
+        size, _ = _sweep(*_line_of(block), *_weights(block, weights[None], place), centre, along, own, around)
         return Swept(Squares(own, None if place is None else around), Products(along, size))
 
     def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
-        _centre(*_line_of(block), *_weights(block, weights, anchor), centre)
+        _centre(*_line_of(block), *_weights(block, weights[None], anchor), centre)
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
         (k, m), width = rows.shape, block.shape[1]
@@ -205,11 +204,11 @@ def _place(block: Block, place: Vector | None) -> Block:
     return np.empty(0, block.dtype) if place is None else np.array(place, block.dtype)
 
 
-def _weights(block: Block, weights: Vector, place: Vector | None) -> tuple[Block, Block, Block]:
+def _weights(block: Block, rows: Matrix, place: Vector | None) -> tuple[Block, Block, Block]:
     """Weights and a place in the block's precision, and room for the sums of one tile; the origin has one tile of zeros."""
     kind, tile = block.dtype, _columns(len(block))
     here = np.zeros(tile, kind) if place is None else _place(block, place)
-    return weights.astype(kind), here, np.empty(tile, kind)
+    return rows.astype(kind), here, np.empty((len(rows), tile), kind)
 
 
 def _columns(m: int) -> int:
@@ -363,47 +362,38 @@ def _squares(line, starts, width, place, run, own, around):
 
 
 @_compiled(reorder=True)
-def _sweep(line, starts, weights, place, sums, centre, along, own, around):
-    """Write the centre weights @ X; add <X_i - place, delta> to `along`; return |delta|^2.
+def _sweep(line, starts, rows, place, sums, centre, along, own, around):
+    """Write the centre rows[0] @ X; add <X_i - place, delta> to `along`; return |delta|^2 and the squared force of rows[1].
 
     The place may have one tile of zeros, for the origin. Unless it is empty, |X_i|^2 is added to `own`, and |X_i - place|^2 to
     `around`: most of the time is that of reading, so both cost little.
     """
-    size, tile = 0.0, sums.size
+    size, force, tile = 0.0, 0.0, sums.shape[1]
     for start in range(0, centre.size, tile):
         width = min(tile, centre.size - start)
         here = place[start : start + width] if place.size == centre.size else place[:width]
-        size += _weighted(line, starts, start, weights, here, sums)
+        for row in range(len(rows)):
+            square = _weighted(line, starts, start, rows[row], here, sums[row])
+            size, force = (size, force + square) if row else (size + square, force)
         for j in range(width):
-            centre[start + j] = np.float64(here[j]) + np.float64(sums[j])
+            centre[start + j] = np.float64(here[j]) + np.float64(sums[0, j])
         if own.size:
-            _dots_and_squares(line, starts, start, here, sums, along, own, around)
+            _dots_and_squares(line, starts, start, here, sums[0], along, own, around)
         else:
-            _dots(line, starts, start, here, sums, along)
-    return size
+            _dots(line, starts, start, here, sums[0], along)
+    return size, force
 
 
 @_compiled(reorder=True)
-def _force(line, starts, weights, place, sums, width):
-    """|weights @ (X - place)|^2; the place may have one tile of zeros, for the origin."""
-    size, tile = 0.0, sums.size
-    for start in range(0, width, tile):
-        n = min(tile, width - start)
-        here = place[start : start + n] if place.size == width else place[:n]
-        size += _weighted(line, starts, start, weights, here, sums)
-    return size
-
-
-@_compiled(reorder=True)
-def _centre(line, starts, weights, place, sums, centre):
-    """Write place + weights @ (X - place) to `centre`; the place may have one tile of zeros, for the origin."""
-    tile = sums.size
+def _centre(line, starts, rows, place, sums, centre):
+    """Write place + rows[0] @ (X - place) to `centre`; the place may have one tile of zeros, for the origin."""
+    tile = sums.shape[1]
     for start in range(0, centre.size, tile):
         width = min(tile, centre.size - start)
         here = place[start : start + width] if place.size == centre.size else place[:width]
-        _weighted(line, starts, start, weights, here, sums)
+        _weighted(line, starts, start, rows[0], here, sums[0])
         for j in range(width):
-            centre[start + j] = np.float64(here[j]) + np.float64(sums[j])
+            centre[start + j] = np.float64(here[j]) + np.float64(sums[0, j])
 
 
 @_compiled(reorder=True)

@@ -401,8 +401,12 @@ class Updates:
     # Vectors of d numbers.
 
     def zeros(self) -> Vector:
-        """A vector of d zeros that kernels may write to, block by block."""
-        return np.zeros(self.d)
+        """A vector of d zeros that kernels may write to, block by block.
+
+        Beside narrow floats it is float32, which has twice their digits: float64 would be as large as four updates.
+        """
+        narrow = not (self.wide or self.base) and all(source.narrow is not None for source in self.sources)
+        return np.zeros(self.d, np.float32 if narrow else np.float64)
 
     def vector(self, arrays: list[Any]) -> Vector:
         """The arrays of one update as a vector of d numbers."""
