@@ -21,7 +21,7 @@ deploy-demo: $(VENV)/.installed-flower ## a Flower federation of seven processes
 	@$(VENV)/bin/python examples/deploy/demo.py
 
 bench: $(VENV)/.installed ## our rules beside those of other libraries, in an environment made for them; docs/performance.md
-	@$(VENV)/bin/python benchmarks/peers --round --scaling --json docs/performance.json --docs docs/performance.md
+	@$(VENV)/bin/python benchmarks/peers --inputs --round --scaling --json docs/performance.json --docs docs/performance.md
 
 docs: $(VENV)/.installed-dev ## the documentation site, into build/docs; a warning is an error
 	$(IN_VENV) sphinx --fail-on-warning --keep-going --quiet --jobs auto docs build/docs

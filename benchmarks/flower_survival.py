@@ -19,7 +19,7 @@ from flower_liars import EVERY
 
 NODES, ROUNDS = 10, 3
 STRATEGIES = {
-    "fedhold huber": lambda _: RobustStrategy(),
+    "fedhold": lambda _: RobustStrategy(),
     "FedAvg": lambda _: FedAvg(),
     "FedMedian": lambda _: FedMedian(),
     "FedTrimmedAvg": lambda _: FedTrimmedAvg(beta=0.2),

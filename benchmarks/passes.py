@@ -68,8 +68,8 @@ def main():
             print(f"| {kind} | {eps} |" + "".join(f" {cell} |" for cell in cells), flush=True)
     print("| **all** | |" + "".join(f" **{np.mean(everything[r]):.1f}, at most {worst[r]}** |" for r in RULES))
     print(
-        f"\nNot converged in 300: {open_} of {sum(map(len, everything.values()))}. A solve reads the data twice more: "
-        "once for the start, once to verify."
+        f"\nNot converged in 300: {open_} of {sum(map(len, everything.values()))}. The first iteration is "
+        "also the pass that checks the\nnumbers. One pass more verifies the end where the steps themselves do not prove it."
     )
 
 

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from fedhold.bench import Peers, Plan, Results, measure_all, print_results, read_results, write_results
-from fedhold.cli.bench import Earlier, Json, Repeat, Round, Rules, Scaling, Seconds, Shapes
+from fedhold.cli.bench import Earlier, Inputs, Json, Repeat, Round, Rules, Scaling, Seconds, Shapes
 from fedhold.cli.parameters import Option, command
 from peers import environment
 from peers.document import draw, write
@@ -23,6 +23,7 @@ def compare(
     rules: Rules = "",
     repeat: Repeat = 7,
     seconds: Seconds = 10.0,
+    inputs: Inputs = False,
     round_: Round = False,
     scaling: Scaling = False,
     json: Json = None,
@@ -42,6 +43,7 @@ def compare(
             rules,
             repeat,
             seconds,
+            inputs=inputs,
             scaling=scaling,
             round=round_,
             peers=Peers(PEERS, TORCH_AND_BYZFL, PACKAGES, environment.left_out(place)),

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedhold.bench import (
     FASTER_TARGET,
     OURS,
+    OWN_STOPS,
     SLOPE_TARGET,
     YARDSTICK,
     FailedRound,
@@ -19,45 +20,81 @@ from fedhold.bench import (
     best_of,
     busy,
     cell,
+    first_call_cells,
     has_multiple,
+    input_cells,
+    last_slope,
     libraries_of,
     remarks,
     rules_of,
     title,
 )
+from fedhold.errors import listed
 from fedhold.report import COLOURS, can_plot
-from peers.libraries import LIBRARIES
+from peers.libraries import LIBRARIES, PEERS
 
 HEAD = """# Performance
 
 *Written by `python benchmarks/peers --docs`; `make bench` measures again. Lower is better everywhere.*
 
-A rule of ours stands beside every library that has it. All ran in one process on the same float32 arrays, in turns: each
-had up to {repeat} calls spread over the run, and the best counts, as a multiple of `X.mean(axis=0)` measured among them. The
-clients are standard normal around a common offset; a fifth of them, the liars, are shifted by two standard deviations.
-{machine}
+Times are multiples of the mean of the same numbers, as one would write it, measured in the same run; the best call of each
+counts. {machine}
+"""
+
+INPUTS = """
+## What people send
+
+What you send decides what it costs. The mean is `X.mean(0)`, or for dicts a sum over the clients, layer by layer. Each kind of
+input is aggregated once before it is timed, so that nothing is compiled in a call that counts. The same numbers in another form
+should cost little more than in one matrix.
+"""
+
+FIRST_CALLS = """
+### The first call of a process
+
+Seconds for 100 x 50,000 numbers in a new process, the import of numba included: with nothing compiled yet, with compiled code
+on disk, and where numba is not installed. `fedhold.warm_up()` does ahead what the first column waits for.
+"""
+
+BESIDE = """
+## Beside other libraries
+
+Every rule of ours stands beside each library that has it. All ran in one process on the same float32 arrays, in turns: each
+had up to {repeat} calls spread over the run. The clients are standard normal around a common offset; a fifth of them, the
+liars, are shifted by two standard deviations.
 
 - Only the aggregation is timed. Flower's strategies run their own `aggregate_train` on real messages whose arrays need no
   deserialisation; torch libraries get tensors on the memory of the NumPy array. Ours includes the check of every number
   and the report on every client.
-- A call that took more than {budget:g} s was made once and says so. `memory`: not run, it would not have fitted.
+- Where our code is compiled, each of our rules is called once on the data before the first call that counts. A call that took
+  more than {budget:g} s was made once and says so. `memory`: not run, it would not have fitted.
 - `huber` finds its threshold itself. `huber + certificate` also proves how near everyone else's aggregate is without any f.
-  `centered_clipping` takes five steps from zero in both libraries. ByzFL's geometric median is its default, three steps.
+  `centered_clipping` takes five steps from zero in both libraries. Buckets hold two clients. `clipping` shortens updates to the
+  square root of d.
 - Flower's Bulyan collects garbage once for every client; what the others have loaded here is kept out of its way.
+"""
+
+DIFFERS = """
+Some libraries compute something else under the same name (see [](agreement.md)):
+"""
+
+AHEAD = """
+### Where another library is ahead
 """
 
 ERRORS = """
 ## How far from the answer
 
-Rules that iterate can stop early and look fast. The distance of each to a float64 reference, found by plain fixed-point
-steps on a Gram matrix to 1e-13, in units of the median distance of a client to it:
+Rules that iterate can stop early and look fast. For each: when it stops; then, for every shape, its multiple of the mean, and
+its distance to a float64 reference, found by plain fixed-point steps on a Gram matrix to 1e-13, in units of the median distance
+of a client to it.
 """
 
 SCALING = """
 ## Growth
 
-seconds ~ size^slope, by least squares; the target is a slope of at most {target}. `{yardstick}` is there for comparison: what
-leaves the cache grows faster than its size.
+seconds ~ size^slope, by least squares over all sizes, and over the last step alone; the target is a slope of at most {target}.
+`{yardstick}` is there for comparison: what leaves the cache grows faster than its size.
 """
 
 ROUND = """
@@ -74,13 +111,16 @@ def write(results: Results, path: Path) -> None:
     chart = path.parent / "figures" / f"{path.stem}.png"
     draw(results, chart)
     settings = results["settings"]
-    text = HEAD.format(**settings, machine=_machine(results["environment"]))
-    text += f"\n![multiples of the mean, by rule and library](figures/{chart.name})\n"
+    text = HEAD.format(machine=_machine(results["environment"]))
     if warning := busy(settings["load before"]):
         text += f"\n**{warning}**\n"
     if results["left out"]:
         text += f"\nCould not be installed, and so are missing: {', '.join(results['left out'])}.\n"
+    text += _inputs(results)
+    text += BESIDE.format(**settings) + _differs(results["shapes"])
+    text += f"\n![multiples of the mean, by rule and library](figures/{chart.name})\n"
     text += "".join(_shape(shape) for shape in results["shapes"])
+    text += _ahead(results["shapes"])
     text += _errors(results["shapes"])
     if results.get("scaling"):
         text += _scaling(results["scaling"])
@@ -103,6 +143,41 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
 
 
+def _inputs(results: Results) -> str:
+    """What people send, one table for each group; and first calls."""
+    rows, text = results.get("inputs", []), ""
+    for group in dict.fromkeys(row["group"] for row in rows):
+        head, lines = input_cells([row for row in rows if row["group"] == group])
+        text += f"\n### {group.capitalize()}\n\n{_table(head, lines)}"
+    text = INPUTS + text if rows else ""
+    first = results.get("first calls", [])
+    return text + (f"{FIRST_CALLS}\n{_table(*first_call_cells(first))}" if first else "")
+
+
+def _differs(shapes: Sequence[Shape]) -> str:
+    """What libraries compute instead of a rule, of those that were measured."""
+    shown = {(row["rule"], row["library"]) for shape in shapes for row in shape["rows"] if has_multiple(row)}
+    notes = dict[str, list[str]]()
+    for peer in PEERS:
+        if peer.differs and (peer.rule, peer.library) in shown:
+            notes.setdefault(f"{peer.differs}.", []).append(f"{peer.library}'s {peer.rule}")
+    return DIFFERS + "\n" + "".join(f"- {listed(who)}: {what}\n" for what, who in notes.items()) if notes else ""
+
+
+def _ahead(shapes: Sequence[Shape]) -> str:
+    """Every rule and shape for which another library was faster than ours."""
+    notes = []
+    for shape in shapes:
+        found = {(row["rule"], row["library"]): row for row in shape["rows"]}
+        for rule in rules_of(shape):
+            best, ours = best_of(shape, rule), found.get((rule, OURS))
+            if best not in ("", OURS) and ours is not None:
+                there, here = cell(found[rule, best]), cell(ours)
+                notes.append(f"- {shape['m']:,} x {shape['d']:,}, {title(rule)}: {best} {there}, fedhold {here}\n")
+    told = "".join(notes) if notes else "Nowhere in these tables.\n"
+    return f"{AHEAD}\n{told}"
+
+
 def _shape(shape: Shape) -> str:
     libraries = libraries_of(shape)
     found = {(row["rule"], row["library"]): row for row in shape["rows"]}
@@ -112,7 +187,7 @@ def _shape(shape: Shape) -> str:
         cells = ((name, cell(found.get((rule, name)))) for name in libraries)
         rows.append([title(rule), *(f"**{text}**" if name == fastest else text for name, text in cells)])
     mean = 1000 * found[YARDSTICK, "NumPy"]["best"]
-    heading = f"\n## {shape['m']:,} clients x {shape['d']:,} numbers, {shape['f']} lie\n\n"
+    heading = f"\n### {shape['m']:,} clients x {shape['d']:,} numbers, {shape['f']} lie\n\n"
     notes = "".join(f"- {remark}\n" for remark in remarks(shape))
     return (
         heading
@@ -127,21 +202,27 @@ def _errors(shapes: Sequence[Shape]) -> str:
     for number, shape in enumerate(shapes):
         for row in shape["rows"]:
             if "off" in row:
-                off.setdefault((row["rule"], row["library"]), {})[number] = f"{row['off']:.1e}"
-    head = ["rule", "library", *(f"{shape['m']:,} x {shape['d']:,}" for shape in shapes)]
+                off.setdefault((row["rule"], row["library"]), {})[number] = f"{cell(row)}, {row['off']:.1e}"
+    stops = {(peer.rule, peer.library): peer.stops for peer in PEERS}
+    head = ["rule", "library", "stops at", *(f"{shape['m']:,} x {shape['d']:,}" for shape in shapes)]
     rows = [
-        [rule, library, *(found.get(number, "-") for number in range(len(shapes)))]
+        [
+            rule,
+            library,
+            stops.get((rule, library)) or OWN_STOPS,
+            *(found.get(number, "-") for number in range(len(shapes))),
+        ]
         for (rule, library), found in off.items()
     ]
     return f"{ERRORS}\n{_table(head, rows)}" if rows else ""
 
 
 def _scaling(rows: Sequence[Growth]) -> str:
-    shown = [
-        [row["rule"], f"{row['sizes'][0]:,} to {row['sizes'][-1]:,} {row['axis']}", f"{row['slope']:.2f}"]
-        for row in rows
-    ]
-    return SCALING.format(target=SLOPE_TARGET, yardstick=YARDSTICK) + "\n" + _table(["rule", "over", "slope"], shown)
+    over = [f"{row['sizes'][0]:,} to {row['sizes'][-1]:,} {row['axis']}" for row in rows]
+    slopes = [(f"{row['slope']:.2f}", f"{last_slope(row):.2f}") for row in rows]
+    shown = [[row["rule"], sizes, *both] for row, sizes, both in zip(rows, over, slopes, strict=True)]
+    text = SCALING.format(target=SLOPE_TARGET, yardstick=YARDSTICK)
+    return text + "\n" + _table(["rule", "over", "slope", "last step"], shown)
 
 
 def _round(found: RoundTimes | FailedRound) -> str:

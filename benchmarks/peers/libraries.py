@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.bench import Contender
+from fedhold.bench import Contender, bucketed
 
 Array = NDArray[np.float32]
 NOBODY = {  # sender and receiver of a Flower message, which a running federation would fill in
@@ -48,7 +48,16 @@ def _tensor(X: Array) -> Any:
     return importlib.import_module("torch").from_numpy(X)
 
 
-def _byzfl(rule: str, torch: bool, memory: Callable[[int, int], float], name: str, **own: Any) -> Contender:
+def _byzfl(
+    rule: str,
+    torch: bool,
+    memory: Callable[[int, int], float],
+    name: str,
+    *,
+    stops: str = "",
+    differs: str = "",
+    **own: Any,
+) -> Contender:
     """A rule of ByzFL. `name` is its class, `own` its arguments as functions of (X, f)."""
 
     def make(X: Array, f: int) -> Callable[[], Call]:
@@ -62,7 +71,30 @@ def _byzfl(rule: str, torch: bool, memory: Callable[[int, int], float], name: st
 
         return prepared
 
-    return Contender(rule, "ByzFL torch" if torch else "ByzFL", make, memory)
+    return Contender(rule, "ByzFL torch" if torch else "ByzFL", make, memory, stops, differs)
+
+
+def _byzfl_bucketing(torch: bool) -> Contender:
+    def make(X: Array, f: int) -> Callable[[], Call]:
+        library, vectors = byzfl("aggregators"), _tensor(X) if torch else X
+        mix, trim = library.Bucketing(s=2), library.TrMean(f=bucketed(len(X), f))
+        return lambda: lambda: trim(mix(vectors))
+
+    return Contender("bucketing", "ByzFL torch" if torch else "ByzFL", make, lambda *_: 4)
+
+
+def _byzfl_clipping(torch: bool) -> Contender:
+    def make(X: Array, f: int) -> Callable[[], Call]:
+        library = byzfl("aggregators")
+        clip, mean = library.Clipping(c=_radius(X, f)), library.Average()
+
+        def prepared() -> Call:
+            vectors = _tensor(X.copy()) if torch else X.copy()  # It overwrites what it is given.
+            return lambda: mean(clip(vectors))
+
+        return prepared
+
+    return Contender("clipping", "ByzFL torch" if torch else "ByzFL", make, lambda *_: 3)
 
 
 def _byzfl_mixing(torch: bool) -> Contender:
@@ -83,7 +115,8 @@ def _geom_median(torch: bool) -> Contender:
         return lambda: lambda: function(points).median
 
     library = "geom-median torch" if torch else "geom-median"
-    return Contender("geometric_median", library, make, lambda *_: 1 if torch else 4)
+    stops = "100 steps, or a change of the objective below 1e-20 of it"  # maxiter and ftol, by default
+    return Contender("geometric_median", library, make, lambda *_: 1 if torch else 4, stops)
 
 
 def _torchjd(rule: str, name: str, memory: float, **own: Callable[[Array, int], int]) -> Contender:
@@ -95,7 +128,7 @@ def _torchjd(rule: str, name: str, memory: float, **own: Callable[[Array, int], 
     return Contender(rule, "torchjd", make, lambda *_: memory)
 
 
-def _flower(rule: str, name: str, memory: float, **own: Callable[[Array, int], Any]) -> Contender:
+def _flower(rule: str, name: str, memory: float, *, differs: str = "", **own: Callable[[Array, int], Any]) -> Contender:
     """A strategy of Flower. It empties the messages it is given, so that every call needs new ones."""
 
     def make(X: Array, f: int) -> Callable[[], Call]:
@@ -135,7 +168,7 @@ def _flower(rule: str, name: str, memory: float, **own: Callable[[Array, int], A
 
         return prepared
 
-    return Contender(rule, "Flower", make, lambda *_: memory)
+    return Contender(rule, "Flower", make, lambda *_: memory, differs=differs)
 
 
 def _f(X: Array, f: int) -> int:  # noqa: ARG001
@@ -165,13 +198,17 @@ def _of_both(rule: str, name: str, numpy: float, torch: float, **own: Any) -> li
     ]
 
 
+THREE_STEPS = "3 steps from 0, and distances below 0.1 are taken for 0.1"
+ONE_MORE = "the m - f - 1 nearest others count, where the source counts m - f - 2"
+OTHER_BULYAN = "it differs from the source's rule by 11 to 39 % of the distance to the mean"
+
 PACKAGES = ("torch", "byzfl", "flwr", "geom-median", "torchjd")
 LIBRARIES = ("ByzFL", "ByzFL torch", "Flower", "geom-median", "geom-median torch", "torchjd")
 PEERS: tuple[Contender, ...] = (
     *_of_both("mean", "Average", 0, 0),
     _flower("mean", "FedAvg", 1),
     _torchjd("mean", "Mean", 0),
-    *_of_both("geometric_median", "GeometricMedian", 4, 4),
+    *_of_both("geometric_median", "GeometricMedian", 4, 4, stops="3 steps from 0", differs=THREE_STEPS),
     _geom_median(torch=False),
     _geom_median(torch=True),
     *_of_both("median", "Median", 2, 4),
@@ -179,14 +216,19 @@ PEERS: tuple[Contender, ...] = (
     *_of_both("trimmed_mean", "TrMean", 3, 4, f=_f),
     _flower("trimmed_mean", "FedTrimmedAvg", 3.3, beta=_share),
     _torchjd("trimmed_mean", "TrimmedMean", 4, trim_number=_f),
-    *_of_both("krum", "Krum", 5, 1, f=_f),
+    *_of_both("mean_around_median", "Meamed", 4, 4, f=_f),
+    *_of_both("krum", "Krum", 5, 1, f=_f, differs=ONE_MORE),
     _flower("krum", "Krum", 3.3, num_malicious_nodes=_f),
     _torchjd("krum", "Krum", 1, n_byzantine=_f),
-    *_of_both("multi_krum", "MultiKrum", 5, 2, f=_f),
+    *_of_both("multi_krum", "MultiKrum", 5, 2, f=_f, differs=ONE_MORE),
     _flower("multi_krum", "MultiKrum", 3.3, num_malicious_nodes=_f, num_nodes_to_select=_kept),
     _torchjd("multi_krum", "Krum", 1, n_byzantine=_f, n_selected=_kept),
-    _flower("bulyan", "Bulyan", 6, num_malicious_nodes=_f),
+    _flower("bulyan", "Bulyan", 6, num_malicious_nodes=_f, differs=OTHER_BULYAN),
     _byzfl_mixing(torch=False),
     _byzfl_mixing(torch=True),
+    _byzfl_bucketing(torch=False),
+    _byzfl_bucketing(torch=True),
+    _byzfl_clipping(torch=False),
+    _byzfl_clipping(torch=True),
     *_of_both("centered_clipping", "CenteredClipping", 3, 3, L=_five, tau=_radius),
 )

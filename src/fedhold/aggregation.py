@@ -12,12 +12,12 @@ from functools import cached_property, partial
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from fedhold.certificate import Certificate, Proof
-from fedhold.errors import InfeasibleError
+from fedhold.errors import InfeasibleError, integer
 from fedhold.geometry import SEVERAL, Geometry, Rescaled, Solved, normalised
-from fedhold.kernels import Matrix, Vector, Weights, numbers, one_blas_thread
+from fedhold.kernels import ENOUGH, Matrix, Vector, Weights, numbers, one_blas_thread, worth_compiling
 from fedhold.spec import DEFAULT, Stage, parse
 from fedhold.updates import (
     ALL_PAIRS,
@@ -32,7 +32,7 @@ from fedhold.updates import (
     past_damaged_files,
 )
 
-__all__ = ["Aggregation", "Client", "Clients", "aggregate"]
+__all__ = ["Aggregation", "Client", "Clients", "aggregate", "warm_up"]
 
 FEW = 32  # clients. Up to this many, the products of all pairs cost less than the passes of a solve.
 # Clients in files or on a cluster. Up to this many, the products of all pairs take under 60 MB, and less time than the five or
@@ -108,6 +108,42 @@ def aggregate(
     return past_damaged_files(opened(updates), attempt)
 
 
+def warm_up(
+    rule: str | Callable[..., Any] = DEFAULT,
+    *,
+    clients: int = 100,
+    numbers: int | None = None,
+    dtype: DTypeLike = np.float32,
+    **parameters: Any,
+) -> None:
+    """Compile ahead what `aggregate` and its certificate need, so that the first call on large updates does not wait for it.
+
+    rule        the rule of the calls to come
+    clients     how many clients there will be: few and many are aggregated by different code
+    numbers     how many numbers an update will have; None: so many that compiled code is used
+    dtype       in which they will come
+    parameters  those of the rule: f=..., threshold=..., ...
+
+    It aggregates made-up updates. Compiled code stays on disk, so that this takes seconds once per machine, and a few tenths of
+    one in later processes. Without numba (the extra `fast`), for updates too small for compiled code, and for rules of your
+    own there is nothing to do.
+
+    >>> warm_up("krum", f=2, clients=10, numbers=1000)
+    """
+    clients = integer(clients, "clients", at_least=1)
+    size = -(-ENOUGH // clients)
+    stages = parse(rule, parameters)
+    if not worth_compiling(clients * (size if numbers is None else integer(numbers, "numbers"))):
+        return
+    if not all(stage.is_ours for stage in stages):
+        return
+    updates = np.random.default_rng(0).standard_normal((clients, size), np.float32).astype(dtype, copy=False)
+    root = updates[0] if stages[-1].takes("root") else None
+    result = aggregate(updates, rule, rng=0, root=root, **parameters)
+    if result.certificate is not None:
+        result.certificate.radius(0)
+
+
 def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> Aggregation:
     """What the stages make of the admitted clients."""
     places = [place for place in (call.start, call.root) if place is not None]
@@ -164,14 +200,15 @@ def _run(stage: Stage, geometry: Geometry, call: _Call) -> Any:
 # The first look at the data.
 
 
-def _wanted(stages: Sequence[Stage], updates: Updates, rejected: int) -> Wanted:
+def _wanted(stages: Sequence[Stage], updates: Updates, samples: Weights, rejected: int) -> Wanted:
     """What the first pass is to find, from what the stages declare and from what passes cost.
 
     A call that no clients could have made valid is an error here, before anything is read.
 
     Files are to be read as seldom as possible. In memory, compiled code finishes a block while it is in cache, so the row of a
     column rule comes from the same pass; NumPy is faster in a pass of its own. Few clients have few pairs, and their products
-    save passes; those of many cost more than they save.
+    save passes; those of many cost more than they save. A rule of many clients that declares with which centre it begins has
+    that one from the same pass.
     """
     rows = updates.m + rejected
     for stage in stages:
@@ -187,7 +224,10 @@ def _wanted(stages: Sequence[Stage], updates: Updates, rejected: int) -> Wanted:
         return rule
     in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else FEW
     saves_passes = updates.m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
-    return ALL_PAIRS if saves_passes or any(stage.declared.pairs for stage in stages) else None
+    if saves_passes or (updates.few_pairs and any(stage.declared.pairs for stage in stages)):
+        return ALL_PAIRS
+    begins = final.declared.begins
+    return None if begins is None or mixings else begins(updates, samples)
 
 
 # From the geometry of the admitted clients to their account.

@@ -24,7 +24,8 @@ step 5. The n_i are as they are throughout, whether capped or not.
    the pull of B and the gain of the others share one lambda, and the equation says that the others balance the pull of B.
    `_chords` are 32 lines below H/min(d, T), one for each piece of [-1, 1]. A line plus mu c^2 + nu c has its minimum in
    closed form, so kept_i is bounded from below for all c, not only at sampled c. The bound rises with rho and is concave in
-   mu: two searches find nearly the smallest rho. Whatever rho they find is proven.
+   (mu, nu), as a minimum of functions that are linear in them: searches find nearly the smallest rho. Whatever rho they
+   find is proven.
 3. An update in place of client i's takes at most n_i T_i from the slope, wherever it is, so dropped_i is that much less.
 4. The automatic rule has T_i = t/sqrt(n_i), t = kappa median_j(sqrt(n_j) D_j), with the distances D_j to the aggregate itself.
    Such an aggregate is a fixed point, and there may be several. We prove that all of them lie within rho: every place
@@ -64,7 +65,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.geometry import Geometry, HuberCentre, Solved, pulls_at
-from fedhold.kernels import Vector, length, one_blas_thread
+from fedhold.kernels import Vector, length, middle, one_blas_thread
 
 __all__ = ["MEANING", "Certificate", "Proof", "top_eigenvalue"]
 
@@ -78,6 +79,7 @@ MEANING = (
 EPS = float(np.finfo(np.float64).eps)
 VANISHED = 2.0**-500  # Residuals below this have squares that vanish, so that they count as 0.
 ANGLES = np.linspace(-1.0, 1.0, 33)[:, None]  # values of c, exact in binary; chords this short lose about 0.1 % of H(0)
+STARTS, ENDS = ANGLES[:-1], ANGLES[1:]  # of the chords
 LOWEST, HIGHEST = -200.0, 1000.0  # exponents of 2. Radii are sought between these powers, in units of a typical pull.
 # The nu to try, each with the mu to begin its search at. Larger nu are better for larger f/m; twenty would gain some 1 %.
 MU = 0.125
@@ -179,60 +181,29 @@ class Certificate:
             return 0.0
         pulls = np.minimum(self.distances, self.thresholds)
         # With the median as the unit, scaled inputs get the same trial radii, and no outlier decides them.
-        unit = float(np.median(pulls[pulls > 0])) if pulls.any() else 1.0
-        # For each nu the bound rises with rho: a nu that does not prove a radius proves no smaller one either. Where clients
-        # are alike, nu = f/m is nearly the best; the others then have to try only whether they can do better.
-        low, high, proving = self._bracket(unit, change, {min(change.f / len(self.samples), 1.0): MU})
-        if not proving:
-            low, high, proving = self._bracket(unit, change, BALANCES)
-        high = self._lowest(unit, change, low, high, proving, step=math.inf)
-        if LOWEST < high < math.inf:
-            better = self._proves(unit * 2.0 ** (high - FINEST), change, BALANCES)
-            high = self._lowest(unit, change, LOWEST, high - FINEST, better, step=FINEST) if better else high
-        return unit * 2.0**high
+        unit = middle(pulls[pulls > 0]) if pulls.any() else 1.0
+        tried = partial(self._tried, unit, change)
+        # Where clients are alike, nu = f/m is nearly the best.
+        first, usual = math.log2((change.f + 0.5) / len(self.samples)), min(change.f / len(self.samples), 1.0)
+        low, high = _bracket(tried, first, {usual: MU})
+        if not high.proving:
+            low, high = _bracket(tried, first, BALANCES)
+        low, high = _closed(tried, low, high)
+        if LOWEST < high.exponent < math.inf:
+            better = _with_other_balances(tried, low, high)
+            high = _closed(tried, *_downwards(tried, better, step=FINEST))[1] if better.proving else high
+        return unit * 2.0**high.exponent
 
-    def _lowest(
-        self, unit: float, change: _Change, low: float, high: float, proving: dict[float, float], step: float
-    ) -> float:
-        """The exponent of 2 of the smallest radius that these nu prove, between these exponents; they prove the higher one.
-
-        step  how far to go at first; four times as far each time
-        """
-        while high - low > FINEST:
-            middle = max((low + high) / 2, high - step)
-            found = self._proves(unit * 2.0**middle, change, proving)
-            low, high, proving = (low, middle, found) if found else (middle, high, proving)
-            step *= 4
-        return high
-
-    def _bracket(
-        self, unit: float, change: _Change, balances: Mapping[float, float]
-    ) -> tuple[float, float, dict[float, float]]:
-        """Two exponents of 2 around the radius: the lower one is not proven, the higher one is, by the nu and mu given with it.
-
-        Both are infinite where no radius is proven, and both are LOWEST where even that one is proven.
-        """
-        first = math.log2((change.f + 0.5) / len(self.samples))  # about the radius where clients are alike
-        high, low, step, proving = first, first, 0.25, self._proves(unit * 2.0**first, change, balances)
-        if not proving:
-            while not proving:
-                if low >= HIGHEST:
-                    return math.inf, math.inf, proving
-                low, high, step = high, min(high + step, HIGHEST), 4 * step
-                proving = self._proves(unit * 2.0**high, change, balances)
-            return low, high, proving
-        while high > LOWEST:
-            low, step = max(high - step, LOWEST), 2 * step
-            found = self._proves(unit * 2.0**low, change, proving)
-            if not found:
-                return low, high, proving
-            high, proving = low, found
-        return LOWEST, LOWEST, proving
+    def _tried(self, unit: float, change: _Change, exponent: float, balances: Mapping[float, float]) -> _Trial:
+        """What these nu and mu prove of the radius unit * 2**exponent."""
+        return _Trial(exponent, *self._proves(unit * 2.0**exponent, change, balances))
 
     def _proves(
         self, rho: float, change: _Change, balances: Mapping[float, float], scales: tuple[float, float] | None = None
-    ) -> dict[float, float]:
+    ) -> tuple[dict[float, float], float]:
         """Those of the given nu for which some mu makes the bound on the slope positive; its search begins at the mu given.
+
+        Beside them the largest bound that was found, or one that is above all bounds there are, where none of them is positive.
 
         scales  None for the thresholds as they are; or the least and the largest t of the thresholds t / sqrt(n_i)
         """
@@ -245,21 +216,22 @@ class Certificate:
                 rho, low, high = rho * (1 - self.doubt), low * (1 - self.doubt), high * (1 + 2 * self.doubt)
                 rest += self.doubt * float((n * np.minimum(high, d + rho)).sum())
             forces = np.minimum(d, own)
-            lines = _chords(d, forces, low, high, rho)
+            lines, pulls = _chords(d, forces, low, high, rho), n * forces
             still = n * np.where(d == 0, np.minimum(rho, low), 0.0)  # what clients at g add, where w = 0
 
             def bound(nu: float, mu: float) -> tuple[float, float]:
-                value, derivative = _bound(*lines, n * forces, still, added, nu, mu, change.f)
+                value, derivative = _bound(*lines, pulls, still, added, nu, mu, change.f)
                 return value - (1 + 1e-12) * (mu * self.eigenvalue + rest), derivative - self.eigenvalue
 
             found = {nu: _positive_at(partial(bound, nu), mu) for nu, mu in balances.items()}
-            return {nu: mu for nu, mu in found.items() if mu is not None}
+            proving = {nu: mu for nu, (mu, value) in found.items() if value > 0}
+            return proving, max((value for _, value in found.values()), default=math.nan)
 
     # Thresholds found anew: step 4 of the proof.
 
     def _with_thresholds_anew(self, change: _Change) -> float:
         some = self.distances[self.distances > 0]
-        unit = float(np.median(some)) if len(some) else 1.0
+        unit = middle(some) if len(some) else 1.0
         exponent, step, proving = self._far(unit, change), 0.5, dict[float, float]()
         for _ in range(TRIALS):
             if step < FINEST or not LOWEST < exponent < math.inf:
@@ -286,7 +258,7 @@ class Certificate:
             return {}
         ends = low * (high / low) ** (np.arange(pieces + 1) / pieces)
         for scales in pairwise(ends.tolist()):
-            found = self._proves(near, change, proving, scales) or self._proves(near, change, BALANCES, scales)
+            found = self._proves(near, change, proving, scales)[0] or self._proves(near, change, BALANCES, scales)[0]
             if not found:
                 return {}
             proving = found
@@ -412,13 +384,13 @@ def _chords(distances: Vector, forces: Vector, least: Vector, largest: Vector, r
     slope = np.where(past >= 0, np.minimum(past, low * cosine), np.maximum(past, high * cosine))
     # Rounding moves g + rho v by a few eps of max(d, rho), R by min(1, T/D) times that, and a chord by 16 times more.
     pull, rounding = forces / scale, 256 * EPS * np.minimum(1.0, high / distance)
-    start = (slope - rounding)[:-1] / pull - ANGLES[:-1]
-    end = (np.where((distance[:-1] < high) & (past[1:] < 0), past[1:], slope[1:]) - rounding[1:]) / pull - ANGLES[1:]
+    start = (slope - rounding)[:-1] / pull - STARTS
+    end = (np.where((distance[:-1] < high) & (past[1:] < 0), past[1:], slope[1:]) - rounding[1:]) / pull - ENDS
     sound = pull > 1e-280  # Quotients of subnormal numbers prove nothing.
     # The line 0 stays, because H >= 0 where the threshold is the same at g and at g + rho v, and for clients at g.
     otherwise = np.where((least == largest) | (distances == 0), 0.0, -np.inf)
     steepness = np.where(sound, (end - start) / (ANGLES[1] - ANGLES[0]), 0.0)
-    return steepness, np.where(sound, start - steepness * ANGLES[:-1], otherwise)
+    return steepness, np.where(sound, start - steepness * STARTS, otherwise)
 
 
 def _bound(
@@ -429,7 +401,7 @@ def _bound(
     added  the most that each client can take from the slope by an update that replaces its own; 0 where it is left out
     """
     tilted = steepness + nu
-    c = np.minimum(np.maximum(tilted / (-2 * mu), ANGLES[:-1]), ANGLES[1:])
+    c = np.minimum(np.maximum(tilted * (-0.5 / mu), STARTS), ENDS)
     least = intercept + c * (tilted + mu * c)
     cell = least.argmin(axis=0), np.arange(len(pulls))
     terms, angles = pulls * least[cell] + still, c[cell]
@@ -439,35 +411,121 @@ def _bound(
     worst = worst[dropped[worst] < terms[worst]]
     terms[worst], angles[worst] = dropped[worst], angle
     # NumPy adds pairwise, so 1e-12 covers the rounding of sums of any length.
-    return float(terms.sum() - 1e-12 * np.abs(terms).sum()), float((pulls * angles**2).sum())
+    return float(np.add.reduce(terms) - 1e-12 * np.add.reduce(np.abs(terms))), float(pulls @ (angles * angles))
 
 
-def _positive_at(concave: Callable[[float], tuple[float, float]], mu: float) -> float | None:
-    """A place in (2^-40, 2^20) at which a concave function is positive, found by cutting planes that start at mu; or None.
+def _positive_at(concave: Callable[[float], tuple[float, float]], mu: float) -> tuple[float, float]:
+    """A place in (2^-40, 2^20) at which a concave function is positive, found by cutting planes that start at mu; its value.
 
     concave  gives the value and the derivative at a place
 
-    A place that is returned has been evaluated. None means that the bracket has shrunk to its tolerance without one, or that
-    the tangents on both sides cross below zero, so that there is none.
+    A place with a positive value has been evaluated. Otherwise the bracket has shrunk to its tolerance without one, or the
+    tangents on both sides cross below zero, so that there is none; the value is then where they cross.
     """
     left, right = (2.0**-40, math.nan, math.nan), (2.0**20, math.nan, math.nan)  # place, value, derivative
-    stride = 1.25
+    stride, cut = 1.25, math.nan
     while right[0] > 1.0001 * left[0]:
         value, derivative = concave(mu)
         if value > 0:
-            return mu
+            return mu, value
         left, right = (left, (mu, value, derivative)) if derivative < 0 else ((mu, value, derivative), right)
         (a, value_a, rise), (b, value_b, fall) = left, right
         cross = (value_b - value_a + rise * a - fall * b) / (rise - fall)
-        if value_a + rise * (cross - a) < 0:
-            return None
+        cut = value_a + rise * (cross - a)
+        if cut < 0:
+            break
         if math.isnan(value_a + value_b):  # One side is unknown. The top is there, and not far if mu was well chosen.
             mu = max(mu / stride, math.sqrt(a * mu)) if derivative < 0 else min(mu * stride, math.sqrt(b * mu))
             stride *= stride
         else:
             inset = (b / a) ** 0.2  # keeps mu off the ends, where a kink could stall the search
             mu = min(max(cross, a * inset), b / inset) if cross > 0 else math.sqrt(a * b)
-    return None
+    return mu, min(cut, 0.0)
+
+
+# The search for the smallest radius. All of them are powers of two times a unit; the exponent is what is sought.
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What is proven of a radius.
+
+    exponent  of the radius
+    proving   the nu that prove it, each with its mu
+    bound     the largest bound on the slope that was found, or where no bound is positive, one above them all
+    """
+
+    exponent: float
+    proving: dict[float, float]
+    bound: float
+
+
+Tried = Callable[[float, Mapping[float, float]], _Trial]
+"""(exponent of a radius, the nu and mu to try) -> what they prove of it."""
+
+
+def _bracket(tried: Tried, first: float, balances: Mapping[float, float]) -> tuple[_Trial, _Trial]:
+    """Two trials around the smallest radius that these nu prove: the lower one is not proven, the higher one is.
+
+    first  the exponent to begin with
+
+    Where no radius is proven, neither trial is, and the exponents are infinite.
+    """
+    low = high = tried(first, balances)
+    step = 0.25
+    while not high.proving:
+        if high.exponent >= HIGHEST:
+            nowhere = _Trial(math.inf, {}, math.nan)
+            return nowhere, nowhere
+        low, high, step = high, tried(min(high.exponent + step, HIGHEST), balances), 4 * step
+    return (low, high) if high is not low else _downwards(tried, high, step)
+
+
+def _downwards(tried: Tried, high: _Trial, step: float) -> tuple[_Trial, _Trial]:
+    """Two trials around the smallest radius, found by steps down from one that is proven: each twice as long as the last."""
+    low = high
+    while low.proving and low.exponent > LOWEST:
+        high, low, step = low, tried(max(low.exponent - step, LOWEST), low.proving), 2 * step
+    return (low, low) if low.proving else (low, high)
+
+
+def _closed(tried: Tried, low: _Trial, high: _Trial) -> tuple[_Trial, _Trial]:
+    """The same as `_bracket`, as near to each other as the radius is to be found."""
+    turn = 0
+    while high.exponent - low.exponent > FINEST:
+        turn += 1
+        trial = tried(_halfway(low, high) if turn % 3 == 0 else _where_it_turns(low, high), high.proving)
+        low, high = (low, trial) if trial.proving else (trial, high)
+    return low, high
+
+
+def _with_other_balances(tried: Tried, low: _Trial, high: _Trial) -> _Trial:
+    """Whether other nu prove a smaller radius than those that prove the higher trial, and not the lower one.
+
+    A nu that does not prove a radius proves no smaller one either. The best bound over all mu is concave in nu, as the bound is
+    in both: if it falls to both sides of a nu, no other nu is better. Where it does not, all of them are tried.
+    """
+    nu, mu = max(high.proving.items())
+    sides = [max((n for n in BALANCES if n < nu), default=nu), min((n for n in BALANCES if n > nu), default=nu)]
+    beside = tried(high.exponent - FINEST, dict.fromkeys(sides, mu))
+    if not beside.proving and beside.bound <= low.bound:
+        return beside
+    return tried(high.exponent - FINEST, dict.fromkeys(BALANCES, mu))
+
+
+def _halfway(low: _Trial, high: _Trial) -> float:
+    return (low.exponent + high.exponent) / 2
+
+
+def _where_it_turns(low: _Trial, high: _Trial) -> float:
+    """The exponent at which the bound is 0 if it rises on a straight line, moved a little away from the nearer end.
+
+    The next trial is then likely to be on the other side, and both ends close in on the answer.
+    """
+    part = low.bound / (low.bound - high.bound) if math.isfinite(low.bound + high.bound) else 0.5
+    aside = 0.4 * FINEST
+    place = low.exponent + part * (high.exponent - low.exponent) + (aside if part < 0.5 else -aside)
+    return min(max(place, low.exponent + aside), high.exponent - aside)
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,17 @@ from fedhold.bench import (
     Peers,
     Plan,
     cell,
+    first_call_cells,
+    input_cells,
+    inputs,
+    last_slope,
     libraries_of,
     measure_all,
     print_results,
     read_results,
     write_results,
 )
+from fedhold.bench.inputs import Case, measure_inputs
 from fedhold.bench.reference import PULLS, gram, off_by, solve
 from fedhold.bench.round import RoundPeer, measure_round, timed
 from fedhold.bench.timing import GROWTH_RULES, clients, liars, measure, measure_growth, slope
@@ -227,6 +232,61 @@ def test_growth():
     assert all(len(row["seconds"]) == len(row["sizes"]) and math.isfinite(row["slope"]) for row in rows)
 
 
+def test_the_last_step_has_a_slope_of_its_own():
+    row = {
+        "rule": "huber",
+        "axis": "clients",
+        "sizes": [1, 10, 100],
+        "fixed": 1,
+        "seconds": [1.0, 10.0, 1000.0],
+        "slope": 1.5,
+    }
+    assert last_slope(row) == 2
+
+
+# What people send
+
+
+def few_clients():
+    X = np.random.default_rng(0).standard_normal((5, 40), np.float32)
+    yield Case("a matrix", X, lambda: X.mean(0), ("mean", "krum"))
+    yield Case("a list", list(X), lambda: X.mean(0), ("median",))
+
+
+def test_what_people_send_is_timed_beside_its_mean():
+    rows = measure_inputs(repeat=2, budget=0.001, watch=quiet, groups={"few": few_clients})
+    assert [(row["group"], row["name"], list(row["multiples"])) for row in rows] == [
+        ("few", "a matrix", ["mean", "krum"]),
+        ("few", "a list", ["median"]),
+    ]
+    assert all(row["seconds"] > 0 and min(row["multiples"].values()) > 0 for row in rows)
+
+
+def test_dicts_have_the_layers_of_resnet_18():
+    """11,689,512 parameters, and two running statistics for each of its 4,800 channels."""
+    assert sum(map(math.prod, inputs._layers().values())) == 11_689_512 + 2 * 4800
+
+
+def test_first_calls_without_numba(monkeypatch):
+    monkeypatch.setattr(inputs, "numba_version", lambda: "none")
+    (row,) = inputs.measure_first_calls(watch=quiet, rules=("mean",))
+    assert (row["rule"], row["dtype"], row["cold"], row["warm"]) == ("mean", "float32", None, None)
+    assert row["without"] > 0
+
+
+def test_tables_of_what_people_send():
+    rows = [
+        {"group": "few", "name": "a matrix", "seconds": 0.0123, "multiples": {"mean": 1.26, "krum": 123.4}},
+        {"group": "few", "name": "a list", "seconds": 0.002, "multiples": {"mean": 7.0}},
+    ]
+    assert input_cells(rows) == (
+        ["sent", "ms of the mean", "mean", "krum"],
+        [["a matrix", "12.3", "1.3", "123"], ["a list", "2", "7.0", "-"]],
+    )
+    calls = [{"rule": "huber", "dtype": "float32", "cold": None, "warm": 0.251, "without": 0.02}]
+    assert first_call_cells(calls)[1] == [["huber, float32", "-", "0.25", "0.02"]]
+
+
 # One round
 
 
@@ -298,7 +358,7 @@ def test_another_round_may_be_missing():
 def test_help_tells_the_options():
     told = CliRunner().invoke(app, ["bench", "--help"])
     assert told.exit_code == 0
-    for option in ("shape", "rules", "repeat", "seconds", "json", "round", "scaling", "from"):
+    for option in ("shape", "rules", "repeat", "seconds", "json", "inputs", "round", "scaling", "from"):
         assert f"--{option}" in told.output
     assert "python benchmarks/peers" in " ".join(told.output.split())
 

@@ -102,6 +102,23 @@ def sweep(case, kernels, anchor, pulls):
     return found, Products((case.wide - origin) @ delta, delta @ delta, force)
 
 
+def first_sweep(case, kernels, place):
+    """The squares and the products that kernels find one by one, in one reading."""
+    centre = np.empty(case.X.shape[1])
+    found = kernels.first_sweep(case.X, case.weights, place, centre)
+    assert (found.squares.around is None) == (place is None)
+    np.testing.assert_allclose(centre, case.weights @ case.wide, rtol=case.digits, atol=case.digits)
+    residual = case.wide - (0 if place is None else place)
+    delta = case.weights @ residual
+    around = found.squares.own if place is None else found.squares.around
+    return (found.squares.own, around, found.products.along, found.products.size), (
+        (case.wide**2).sum(axis=1),
+        (residual**2).sum(axis=1),
+        residual @ delta,
+        delta @ delta,
+    )
+
+
 def centre(case, kernels, anchor):
     found = np.empty(case.X.shape[1])
     kernels.centre(case.X, case.weights, anchor, found)
@@ -166,6 +183,8 @@ KERNELS = {
     "sweep": lambda c, k: sweep(c, k, None, None),
     "sweep around an anchor": lambda c, k: sweep(c, k, c.place, None),
     "sweep with pulls": lambda c, k: sweep(c, k, c.place, c.pulls),
+    "first sweep": lambda c, k: first_sweep(c, k, None),
+    "first sweep around a client": lambda c, k: first_sweep(c, k, c.X[0].copy()),
     "centre": lambda c, k: centre(c, k, None),
     "centre around an anchor": lambda c, k: centre(c, k, c.place),
     "images": lambda c, k: ((k.images(c.X, c.mixture),), (c.wide @ (c.mixture.astype(float) @ c.wide).T,)),
@@ -178,6 +197,10 @@ KERNELS = {
     "gram": lambda c, k: gram(c, k, None),
     "gram around a client": lambda c, k: gram(c, k, c.X[0].copy()),
     "residual gram": residual_gram,
+    "short sums": lambda c, k: (
+        k.short_sums(c.X, c.pulls),
+        ((c.wide**2).sum(axis=1), np.sum((c.pulls @ c.wide) ** 2)),
+    ),
     "mixed": mixed,
     "median": lambda c, k: ((k.median(c.X),), (np.median(c.wide, axis=0),)),
     "trimmed mean": lambda c, k: (
@@ -218,6 +241,7 @@ ANYWHERE = {
     "squares": lambda k, X, c: k.squares(X, c.X[0]),
     "products": lambda k, X, c: k.products(X, c.delta, c.place),
     "sweep": lambda k, X, c: k.sweep(X, np.stack([c.weights, c.pulls]), c.place, None),
+    "first sweep": lambda k, X, c: numbers_of(k.first_sweep(X, c.weights, None, np.empty(c.X.shape[1])).products),
     "images": lambda k, X, c: (k.images(X, c.mixture),),
     "gram": lambda k, X, c: k.gram(X, c.X[0].copy()),
     "residual gram": lambda k, X, c: k.residual_gram(X, c.X[0].copy(), c.pulls),
@@ -266,9 +290,11 @@ def test_what_is_not_finite_stays_so(side, value):
     X = np.ones((9, 2000), np.float32)
     X[4, 1500] = value
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = SIDES[side].row_squares(X)
-    assert not np.isfinite(squares[4])
-    assert np.isfinite(np.delete(squares, 4)).all()
+        swept = SIDES[side].first_sweep(X, np.full(9, 1 / 9), None, np.empty(2000))
+        found = SIDES[side].row_squares(X), swept.squares.own
+    for squares in found:
+        assert not np.isfinite(squares[4])
+        assert np.isfinite(np.delete(squares, 4)).all()
 
 
 def test_a_centre_is_not_rounded_as_the_block_is():
@@ -391,14 +417,15 @@ print(len(told), *(str(one.message).replace(chr(10), " ") for one in told))
 """
 
 
-def warnings_of_a_process(*arguments, **environment):
-    """How many warnings a new process gives that runs compiled code, and what they say."""
+def warnings_of_a_process(*arguments, announces=True, **environment):
+    """How many warnings a new process gives that runs compiled code, and what they say; it logs a line where it compiles."""
     run = subprocess.run(
         [sys.executable, "-c", KEPT, *arguments],
         env={**os.environ, **environment},
         **{"capture_output": True, "text": True, "timeout": 300},
     )
-    assert (run.returncode, run.stderr) == (0, ""), run.stderr
+    assert run.returncode == 0, run.stderr
+    assert [line.partition(" for ")[0] for line in run.stderr.splitlines()] == ["compiling kernels"] * announces
     count, _, text = run.stdout.strip().partition(" ")
     return int(count), text
 
@@ -418,7 +445,7 @@ def test_a_damaged_cache_costs_one_warning_and_is_repaired(tmp_path, kind, how, 
     count, told = warnings_of_a_process(NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert count == 1
     assert "is compiled in this process" in told
-    assert warnings_of_a_process(NUMBA_CACHE_DIR=str(tmp_path / "cache")) == (0, "")
+    assert warnings_of_a_process(NUMBA_CACHE_DIR=str(tmp_path / "cache"), announces=False) == (0, "")
 
 
 @pytest.fixture(scope="module")
@@ -445,7 +472,7 @@ def test_a_cache_that_cannot_be_written_to_costs_one_warning(tmp_path):
     (tmp_path / "file").touch()
     nowhere = str(tmp_path / "file" / "cache")
     count, told = warnings_of_a_process(
-        PYTHONPATH=str(tmp_path), NUMBA_CACHE_DIR=nowhere, XDG_CACHE_HOME=nowhere, HOME=nowhere
+        PYTHONPATH=str(tmp_path), NUMBA_CACHE_DIR=nowhere, XDG_CACHE_HOME=nowhere, HOME=nowhere, announces=False
     )
     assert count == 1
     assert "no locator available" in told

@@ -486,3 +486,18 @@ def test_sign_guards_ties_are_not_decided_by_the_order_of_the_clients():
         X = clients(23, 17, seed=seed, liars=4)
         order = np.random.default_rng(seed).permutation(23)
         agree(aggregate(X[order], "sign_guard").value, aggregate(X, "sign_guard").value, X)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+@pytest.mark.parametrize("rule", ["krum(f=3)", "multi_krum(f=3)", "bulyan(f=3)", "bucketing(size=2) | krum(f=1)"])
+def test_very_many_clients_are_compared_some_at_a_time(rule, offset, monkeypatch):
+    """The same choice as from the distances of all pairs at once; the last part has fewer rows than the others."""
+    X = (offset + clients(21, 2500)).astype(np.float32)
+    X[:3] += 5
+    X[7, 9] = np.nan
+    expected = aggregate(X, rule, rng=0)
+    monkeypatch.setattr("fedhold.updates.matrix.MOST_PAIRED", 9)
+    monkeypatch.setattr("fedhold.updates.passes.ROWS_OF_PAIRS", 100)
+    found = aggregate(X, rule, rng=0)
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-6)
+    assert found.clients.with_status("dropped") == expected.clients.with_status("dropped")

@@ -7,14 +7,38 @@ Out: `Results`, as JSON and as tables. Imports: whatever the library offers, the
 from fedhold.bench.machine import Machine, busy, readable
 from fedhold.bench.plan import SHAPES, Peers, Plan, Results, measure_all, read_results, write_results
 from fedhold.bench.round import FASTER_TARGET, LIARS, FailedRound, RoundPeer, RoundTimes, TimedRound, timed
-from fedhold.bench.tables import best_of, cell, has_multiple, libraries_of, print_results, remarks, rules_of, title
-from fedhold.bench.timing import OURS, OWN, SLOPE_TARGET, YARDSTICK, Contender, Growth, Shape
+from fedhold.bench.tables import (
+    best_of,
+    cell,
+    first_call_cells,
+    has_multiple,
+    input_cells,
+    libraries_of,
+    print_results,
+    remarks,
+    rules_of,
+    title,
+)
+from fedhold.bench.timing import (
+    OURS,
+    OWN,
+    OWN_STOPS,
+    SLOPE_TARGET,
+    YARDSTICK,
+    Contender,
+    Growth,
+    Row,
+    Shape,
+    bucketed,
+    last_slope,
+)
 
 __all__ = [
     "FASTER_TARGET",
     "LIARS",
     "OURS",
     "OWN",
+    "OWN_STOPS",
     "SHAPES",
     "SLOPE_TARGET",
     "YARDSTICK",
@@ -27,12 +51,17 @@ __all__ = [
     "Results",
     "RoundPeer",
     "RoundTimes",
+    "Row",
     "Shape",
     "TimedRound",
     "best_of",
+    "bucketed",
     "busy",
     "cell",
+    "first_call_cells",
     "has_multiple",
+    "input_cells",
+    "last_slope",
     "libraries_of",
     "measure_all",
     "print_results",

@@ -13,13 +13,14 @@ from typing import NotRequired, TypedDict
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from fedhold.bench.inputs import FirstCall, InputTimes, measure_first_calls, measure_inputs
 from fedhold.bench.machine import Machine, describe, load
 from fedhold.bench.round import FailedRound, RoundPeer, RoundTimes, measure_round
 from fedhold.bench.timing import OWN, Contender, Growth, Shape, measure_growth, measure_shape
 from fedhold.errors import integer, positive, unknown
 from fedhold.storage import write_whole
 
-SHAPES = ("500x25450", "100x1000000", "20x4000000", "2000x100000")
+SHAPES = ("50x7850", "10x100000", "500x25450", "100x1000000", "20x4000000", "2000x100000")
 FEWEST = 5  # clients: a fifth of fewer is nobody
 
 
@@ -47,6 +48,7 @@ class Plan:
     rules    of ours, keys of OWN
     repeat   calls of each rule
     budget   seconds for the calls of a rule
+    inputs   whether to measure what people send, and the first call of a process
     scaling  whether to measure the growth of the cost
     round    whether to measure one round on MNIST
     peers    what to measure beside our own rules
@@ -56,6 +58,7 @@ class Plan:
     rules: Sequence[str]
     repeat: int
     budget: float
+    inputs: bool = False
     scaling: bool = False
     round: bool = False
     peers: Peers = field(default_factory=Peers)
@@ -69,6 +72,7 @@ class Plan:
         repeat: int,
         budget: float,
         *,
+        inputs: bool = False,
         scaling: bool = False,
         round: bool = False,
         peers: Peers | None = None,
@@ -87,6 +91,7 @@ class Plan:
             chosen,
             integer(repeat, "repeat", at_least=1),
             positive(budget, "seconds"),
+            inputs=inputs,
             scaling=scaling,
             round=round,
             peers=peers or Peers(),
@@ -111,6 +116,8 @@ Results = TypedDict(
         "settings": Settings,
         "left out": dict[str, str],
         "shapes": list[Shape],
+        "inputs": NotRequired[list[InputTimes]],
+        "first calls": NotRequired[list[FirstCall]],
         "scaling": NotRequired[list[Growth]],
         "round": NotRequired[RoundTimes | FailedRound],
         "environment": Machine,
@@ -143,6 +150,11 @@ def measure_all(plan: Plan, console: Console, keep: Callable[[Results], None]) -
         results["environment"] = describe(peers.packages)
         keep(results)
 
+    if plan.inputs:
+        with _progress(console, "what people send") as watch:
+            results["inputs"] = measure_inputs(repeat=plan.repeat, budget=plan.budget, watch=watch)
+            results["first calls"] = measure_first_calls(watch=watch)
+        keep_so_far()
     for m, d in plan.shapes:
         calls = plan.repeat * (1 + len(plan.rules) + sum(peer.rule in plan.rules for peer in peers.rules))
         with _progress(console, f"{m} x {d:,}", calls) as watch:

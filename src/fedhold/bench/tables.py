@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 
+from fedhold.bench.inputs import FirstCall, InputTimes
 from fedhold.bench.machine import Machine, busy
 from fedhold.bench.plan import Results
 from fedhold.bench.round import FASTER_TARGET, FailedRound, RoundTimes
-from fedhold.bench.timing import OURS, SLOPE_TARGET, YARDSTICK, Growth, Row, Shape
+from fedhold.bench.timing import OURS, SLOPE_TARGET, YARDSTICK, Growth, Row, Shape, last_slope
 from fedhold.report import print_table, table_of
 
-TITLES = {"certificate": "huber + certificate", "nearest_neighbour_mixing": "nearest_neighbour_mixing, trimmed_mean"}
+TITLES = {
+    "certificate": "huber + certificate",
+    "nearest_neighbour_mixing": "nearest_neighbour_mixing, trimmed_mean",
+    "bucketing": "bucketing, trimmed_mean",
+    "clipping": "clipping, mean",
+}
 SHORT = {"certificate": "huber, certified", "nearest_neighbour_mixing": "mixing, trimmed"}  # for 80 columns
 NO_MULTIPLE = {"failed": "failed", "too large": "memory", "not installed": "-"}
 
@@ -43,9 +51,38 @@ def cell(row: Row | None) -> str:
         return "-"
     if not has_multiple(row):
         return NO_MULTIPLE[row["status"]]
-    times = row["multiple"]
-    text = f"{times:,.0f}" if times >= 100 else f"{times:.3g}" if times >= 10 else f"{times:.1f}"
-    return text + (" (once)" if row["status"] == "once" else "")
+    return multiple(row["multiple"]) + (" (once)" if row["status"] == "once" else "")
+
+
+def multiple(times: float) -> str:
+    """A multiple of the mean.
+
+    >>> multiple(7.34), multiple(123.4)
+    ('7.3', '123')
+    """
+    return f"{times:,.0f}" if times >= 100 else f"{times:.3g}" if times >= 10 else f"{times:.1f}"
+
+
+def input_cells(rows: Sequence[InputTimes]) -> tuple[list[str], list[list[str]]]:
+    """The head of a table of what people send, and its lines."""
+    rules = list(dict.fromkeys(rule for row in rows for rule in row["multiples"]))
+    head = ["sent", "ms of the mean", *rules]
+    lines = [
+        [row["name"], f"{1000 * row['seconds']:.3g}"]
+        + [multiple(row["multiples"][rule]) if rule in row["multiples"] else "-" for rule in rules]
+        for row in rows
+    ]
+    return head, lines
+
+
+def first_call_cells(rows: Sequence[FirstCall]) -> tuple[list[str], list[list[str]]]:
+    """The head of a table of first calls, and its lines."""
+    head = ["seconds of the first call", "empty cache", "full cache", "without numba"]
+    lines = []
+    for row in rows:
+        times = (row["cold"], row["warm"], row["without"])
+        lines.append([f"{row['rule']}, {row['dtype']}", *("-" if time is None else f"{time:.2f}" for time in times)])
+    return head, lines
 
 
 def best_of(shape: Shape, rule: str) -> str:
@@ -66,6 +103,8 @@ def remarks(shape: Shape) -> list[str]:
 def print_results(console: Console, results: Results) -> None:
     """Print the machine, every table, and warnings."""
     _print_machine(console, results["environment"])
+    if results.get("inputs"):
+        _print_inputs(console, results)
     for shape in results["shapes"]:
         _print_shape(console, shape)
     if results.get("scaling"):
@@ -86,6 +125,21 @@ def _print_machine(console: Console, machine: Machine) -> None:
         f"Python {machine['python']}; {versions}\nThreads: {threads}\n",
         markup=False,
     )
+
+
+def _print_inputs(console: Console, results: Results) -> None:
+    """What people send, group by group, in multiples of the mean of the same numbers; and first calls."""
+    tables = {
+        f"{group}; in units of the mean": input_cells([row for row in results["inputs"] if row["group"] == group])
+        for group in dict.fromkeys(row["group"] for row in results["inputs"])
+    }
+    tables["The first call of a process, 100 x 50,000 numbers"] = first_call_cells(results.get("first calls", []))
+    for heading, (head, lines) in tables.items():
+        table = table_of(*head, numbers=tuple(head[1:]))
+        for line in lines:
+            table.add_row(*line)
+        print_table(console, heading, table)
+        console.print()
 
 
 def _print_shape(console: Console, shape: Shape) -> None:
@@ -113,12 +167,15 @@ def _print_shape(console: Console, shape: Shape) -> None:
 
 
 def _print_growth(console: Console, rows: list[Growth]) -> None:
-    table = table_of("rule", "over", "from", "to", "slope", "target", numbers=("from", "to", "slope", "target"))
+    numbers = ("from", "to", "slope", "last step", "target")
+    table = table_of("rule", "over", *numbers, numbers=numbers)
     for row in rows:
         target = "" if row["rule"] == YARDSTICK else f"<= {SLOPE_TARGET}"
-        missed = target and row["slope"] > SLOPE_TARGET
-        shown = f"[red]{row['slope']:.2f}[/red]" if missed else f"{row['slope']:.2f}"
-        table.add_row(row["rule"], row["axis"], f"{row['sizes'][0]:,}", f"{row['sizes'][-1]:,}", shown, target)
+        slopes = [
+            f"[red]{found:.2f}[/red]" if target and found > SLOPE_TARGET else f"{found:.2f}"
+            for found in (row["slope"], last_slope(row))
+        ]
+        table.add_row(row["rule"], row["axis"], f"{row['sizes'][0]:,}", f"{row['sizes'][-1]:,}", *slopes, target)
     print_table(console, "Growth: seconds ~ size^slope", table)
     console.print()
 

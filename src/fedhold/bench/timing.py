@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedhold.aggregation import Aggregation, aggregate
 from fedhold.bench.machine import available_memory, readable
 from fedhold.bench.reference import PULLS, gram, off_by, solve
-from fedhold.kernels import ENOUGH, Floats, worth_compiling
+from fedhold.kernels import Floats, worth_compiling
 
 OURS = "fedhold"
 YARDSTICK = "X.mean(0)"  # all times are given as multiples of this call's
@@ -69,12 +69,16 @@ class Contender:
     library  whose implementation it is
     make     (X, f) -> a function that prepares one call and returns it; only that call is timed, and gives the aggregate
     memory   (m, f) -> what a call takes beside X, as a multiple of the size of X
+    stops    when a rule that iterates stops; '' for others
+    differs  what it computes instead, where that is not our rule; '' where it is
     """
 
     rule: str
     library: str
     make: Callable[[Array, int], Callable[[], Call]]
     memory: Callable[[int, int], float]
+    stops: str = ""
+    differs: str = ""
 
 
 def liars(m: int) -> int:
@@ -116,12 +120,21 @@ OWN: dict[str, Callable[[Array, int], Aggregation]] = {
     "geometric_median": lambda X, _: aggregate(X, "geometric_median"),
     "median": lambda X, _: aggregate(X, "median"),
     "trimmed_mean": lambda X, f: aggregate(X, "trimmed_mean", f=f),
+    "mean_around_median": lambda X, f: aggregate(X, "mean_around_median", f=f),
     "krum": lambda X, f: aggregate(X, "krum", f=f),
     "multi_krum": lambda X, f: aggregate(X, "multi_krum", f=f),
     "bulyan": lambda X, f: aggregate(X, "bulyan", f=f),
     "nearest_neighbour_mixing": lambda X, f: aggregate(X, f"nearest_neighbour_mixing(f={f}) | trimmed_mean(f={f})"),
+    "bucketing": lambda X, f: aggregate(X, f"bucketing(size=2) | trimmed_mean(f={bucketed(len(X), f)})", rng=0),
+    "clipping": lambda X, _: aggregate(X, f"clipping(radius={math.sqrt(X.shape[1])}) | mean"),
     "centered_clipping": lambda X, _: _centered_clipping(X),
 }
+OWN_STOPS = "stationary to 1e-6, verified"  # huber and geometric_median, by default
+
+
+def bucketed(m: int, f: int) -> int:
+    """How many liars to withstand among buckets of two: f, or as many as half of the buckets allow."""
+    return min(f, (-(-m // 2) - 1) // 2)
 
 
 def measure_shape(
@@ -164,7 +177,7 @@ def measure(
     if worth_compiling(X.size):
         for rule in rules:
             watch(f"{rule}, once for the compiler")
-            OWN[rule](np.ascontiguousarray(X[:, : ENOUGH // len(X) + 1]), liars(len(X)))
+            OWN[rule](X, liars(len(X)))
     for turn in range(repeat):
         for runner in runners:
             watch(f"{runner.contender.rule}, {runner.contender.library}, turn {turn + 1}")
@@ -328,6 +341,11 @@ def measure_growth(
             for rule, seconds in best.items()
         ]
     return rows
+
+
+def last_slope(row: Growth) -> float:
+    """The exponent of the last step alone, from the second largest size to the largest."""
+    return slope(row["sizes"][-2:], row["seconds"][-2:])
 
 
 def slope(sizes: Sequence[int], seconds: Sequence[float]) -> float:

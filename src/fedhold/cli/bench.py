@@ -17,6 +17,9 @@ Rules = Annotated[str, Option("Which of our rules, with commas between; all unle
 Repeat = Annotated[int, Option("Calls of each rule; the best counts.")]
 Seconds = Annotated[float, Option("Time for the calls of a rule; a longer one is made once.")]
 Round = Annotated[bool, Option("Also one round on MNIST, end to end.", "--round")]
+Inputs = Annotated[
+    bool, Option("Also what people send: offsets, lists, dicts, narrow types, little data; the first call.", "--inputs")
+]
 Scaling = Annotated[bool, Option("Also how cost grows with clients and numbers.", "--scaling")]
 Json = Annotated[Path | None, Option("Write all results here.")]
 Earlier = Annotated[Path | None, Option("Measure nothing: show the --json of an earlier run.", "--from")]
@@ -27,6 +30,7 @@ def bench(
     rules: Rules = "",
     repeat: Repeat = 7,
     seconds: Seconds = 10.0,
+    inputs: Inputs = False,
     round_: Round = False,
     scaling: Scaling = False,
     json: Json = None,
@@ -47,7 +51,7 @@ def bench(
 
     with usage_errors():
         if earlier is None:
-            plan = Plan.of(shape or [], rules, repeat, seconds, scaling=scaling, round=round_)
+            plan = Plan.of(shape or [], rules, repeat, seconds, inputs=inputs, scaling=scaling, round=round_)
             results = measure_all(plan, console, write_json)
         else:
             results = read_results(earlier)

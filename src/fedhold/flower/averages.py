@@ -15,8 +15,8 @@ from fedhold.audit import unusable_metrics
 from fedhold.flower.api import MetricRecord, RecordDict, plain_average
 from fedhold.flower.replies import Reply
 from fedhold.geometry import location
-from fedhold.kernels import Weights, weighted_median
-from fedhold.thresholds import automatic
+from fedhold.kernels import Weights, middle, weighted_median
+from fedhold.thresholds import KAPPA
 
 FINE, STEPS = 1e-6, 100  # a step this part of the thresholds ends the search; and the most steps. Some ten are usual.
 
@@ -90,16 +90,17 @@ def _location(values: NDArray[Any], samples: Weights) -> Any:
     if (values == values[0]).all():
         return float(values[0])
     numbers, counts = values.astype(np.float64), samples / samples.max()
-    place, threshold = (
-        float(weighted_median(numbers, np.sqrt(counts))),
-        automatic(),
-    )  # n_i T_i grows as the root of n_i.
-    for _ in range(STEPS):
-        with np.errstate(over="ignore"):  # A number near the largest float is infinitely far away.
+    roots = np.sqrt(counts)
+    place = float(weighted_median(numbers, roots))  # n_i T_i grows as the root of n_i.
+    before = place, 0.0
+    with np.errstate(over="ignore"):  # A number near the largest float is infinitely far away.
+        for _ in range(STEPS):
             away = numbers - place
-            limits = threshold(np.abs(away), counts)
-        step = location(away, counts, limits)
-        place += step
-        if abs(step) <= FINE * limits.max():
-            break
+            limits = KAPPA * middle(roots * np.abs(away)) / roots
+            step = location(away, counts, limits)
+            if abs(step) <= FINE * limits.max():
+                return place + step
+            # Steps shrink along a straight line, which is followed to its end where it is not too flat or too steep.
+            fall = (before[1] - step) / (place - before[0]) if place != before[0] else 1.0
+            before, place = (place, step), place + step / (fall if 0.25 < fall < 1.5 else 1.0)
     return place

@@ -77,7 +77,7 @@ class Model:
 
     def record(self) -> ArrayRecord:
         """The model as Flower sends it."""
-        return ArrayRecord({key: Array(np.asarray(array)) for key, array in self.arrays.items()})
+        return ArrayRecord({key: Array.from_numpy_ndarray(np.asarray(array)) for key, array in self.arrays.items()})
 
     def parts(self, replies: Sequence[Arrays]) -> list[Arrays] | None:
         """What the rule aggregates of every reply, as it came: for rules that treat models as they treat updates.

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -105,7 +105,7 @@ def read_replies(
             answer = _read(node, answers[node], model, weight_key, limits)
         else:
             answer = Reply(node, reason=remarks.pop(node, no_reply))
-        read.append(replace(answer, remark=remarks.get(node)))
+        read.append(replace(answer, remark=remarks[node]) if node in remarks else answer)
     return read + [Reply(node, reason=remarks[node]) for node in sorted(remarks.keys() - asked.keys())]
 
 
@@ -122,7 +122,7 @@ def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit
         key = _only(content, MetricRecord)
         metrics = dict(content[key].items())
         claimed = metrics.pop(weight_key, None)
-        arrays = None if model is None else _arrays(content.array_records[_only(content, ArrayRecord)], model)
+        arrays = None if model is None else _arrays(cast(ArrayRecord, content[_only(content, ArrayRecord)]), model)
         return Reply(
             node,
             claimed=_reported(claimed),

@@ -6,15 +6,16 @@ import bisect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
-from fedhold.aggregation import Aggregation, Client, aggregate
+from fedhold.aggregation import Aggregation, Client, aggregate, warm_up
 from fedhold.audit import MOST_NAME, NodeRecord, RoundRecord, Seen, shown_name
-from fedhold.flower.api import Message, flower_log
+from fedhold.flower.api import ConfigRecord, Message, flower_log
 from fedhold.flower.model import Arrays, Model
 from fedhold.flower.replies import Reply
 from fedhold.kernels import Vector
@@ -40,6 +41,7 @@ class Rule:
     quorum       the fraction of the nodes asked of which more must send a usable reply
     least        the fewest clients that the rule takes
     accuses      whether a low weight tells against a client, as the rule and its mixings declare
+    draws        whether it draws
     takes_root   whether it compares clients with the server's own update
     moves_along  whether the rule and its mixings give the same aggregate of models as of updates, moved by the model that was
                  sent. The models are then aggregated as they came, without subtracting it from each
@@ -55,6 +57,7 @@ class Rule:
     quorum: float
     least: int
     accuses: bool
+    draws: bool
     takes_root: bool
     moves_along: bool
 
@@ -175,12 +178,20 @@ def _takes(rule: str | Callable[..., Any], parameters: Mapping[str, Any], client
     return True
 
 
+def warm_up_for(rule: Rule, model: Model, clients: int) -> None:
+    """Compile what a round will need, before nodes begin to work on it."""
+    arrays = model.aggregated.values()
+    with suppress(ValueError):  # Too few nodes for the rule: the round will say so.
+        size, dtype = sum(array.size for array in arrays), np.result_type(*(array.dtype for array in arrays))
+        warm_up(rule.rule, clients=clients, numbers=size, dtype=dtype, **rule.parameters)
+
+
 def aggregate_replies(
     model: Model,
     replies: Sequence[Reply],
     asked: int,
     rule: Rule,
-    rng: np.random.Generator,
+    rng: np.random.Generator | None,
     *,
     last: Arrays | None = None,
     root: Arrays | None = None,
@@ -191,7 +202,7 @@ def aggregate_replies(
     replies  one per node, as read_replies() gives them
     asked    how many nodes were asked
     rule     how to aggregate
-    rng      for rules that draw
+    rng      for rules that draw; None for others
     last     the last aggregate, for rules that start from it
     root     the server's own update, for rules that compare clients with it
     """
@@ -320,14 +331,15 @@ def _joined(*parts: str | None) -> str | None:
 
 def name_in(reply: Reply, key: str) -> str | None:
     """What a node calls itself: the text under this key in a ConfigRecord of its reply; None where there is none."""
-    configs = reply.content.config_records.values() if reply.content is not None else ()
+    records = reply.content.values() if reply.content is not None else ()
+    configs = [record for record in records if isinstance(record, ConfigRecord)]
     names = [one_line(config[key], MOST_NAME) for config in configs if isinstance(config.get(key), str)]
     return next(filter(None, names), None)
 
 
 def with_reason(row: NodeRecord, reason: str | None) -> NodeRecord:
     """The row, with one more thing to say about the node."""
-    return replace(row, reason=_joined(row.reason, reason))
+    return row if reason is None else replace(row, reason=_joined(row.reason, reason))
 
 
 def log_rows(phase: str, round: int, asked: int, rows: Sequence[NodeRecord], quorum: Mapping[str, int] | None) -> None:

@@ -41,6 +41,7 @@ from fedhold.flower.rounds import (
     log_rows,
     log_suspects,
     name_in,
+    warm_up_for,
     with_reason,
 )
 from fedhold.flower.state import RobustResult, State, former_name, load, save
@@ -151,6 +152,7 @@ class RobustStrategy(FedAvg):
             quorum=float(quorum),
             least=check_rule(rule, parameters or {}, stages),
             accuses=all(stage.declared.accuses for stage in stages),
+            draws=any(stage.takes("rng") for stage in stages),
             takes_root=any(stage.takes("root") for stage in stages),
             moves_along=all(stage.is_ours and not stage.declared.from_zero for stage in stages),
         )
@@ -319,6 +321,7 @@ class RobustStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages that send the model to a sample of the connected nodes that are not in quarantine."""
+        first = self._round is None
         current = self._round = Round(server_round, Model.of(arrays))
         if self.fraction_train == 0.0:
             return []
@@ -334,6 +337,8 @@ class RobustStrategy(FedAvg):
         current.train_messages = self._messages(
             MessageType.TRAIN, server_round, wanted.nodes, wanted.arrays, wanted.config
         )
+        if first:
+            warm_up_for(self.rule, current.model, len(current.train_messages))
         return current.train_messages
 
     def aggregate_train(
@@ -401,7 +406,8 @@ class RobustStrategy(FedAvg):
 
     def _aggregated(self, current: Round, replies: list[Reply]) -> Outcome:
         """The robust aggregate of a round, with what the rule needs from earlier rounds and from the server's own data."""
-        rng, asked = self._rng(AGGREGATE, current.number), len(current.train_messages)
+        rng = self._rng(AGGREGATE, current.number) if self.rule.draws else None
+        asked = len(current.train_messages)
         last = None if self._state is None else self._state.last
         root = self.validation.root(current.model) if self.validation and self.rule.takes_root else None
         return aggregate_replies(current.model, replies, asked, self.rule, rng, last=last, root=root)

@@ -13,7 +13,7 @@ solver of the Huber problem. Imports: `fedhold.updates`, `fedhold.kernels`.
 from fedhold.geometry.line import location
 from fedhold.geometry.principal import Principal
 from fedhold.geometry.solver import HuberCentre, Rescaled, Solved, pulls_at, solve
-from fedhold.geometry.view import SEVERAL, Geometry, Measurement, normalised
+from fedhold.geometry.view import SEVERAL, Geometry, Measurement, normalised, sampled_centre
 
 __all__ = [
     "SEVERAL",
@@ -26,5 +26,6 @@ __all__ = [
     "location",
     "normalised",
     "pulls_at",
+    "sampled_centre",
     "solve",
 ]

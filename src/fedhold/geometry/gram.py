@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import sqrt
 
 import numpy as np
 
@@ -41,6 +42,11 @@ class Gram:
         return self.base if self.mixture is None else self.mixture @ self.base @ self.mixture.T
 
     @cached_property
+    def away(self) -> Vector:
+        """|X_i - r| of every point."""
+        return np.sqrt(np.maximum(self.matrix.diagonal(), 0.0))
+
+    @cached_property
     def squared_distances(self) -> Matrix:
         """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
         own = self.matrix.diagonal()
@@ -54,16 +60,15 @@ class Gram:
     def distances(self, weights: Weights, resolution: float) -> Vector | None:
         """|X_i - sum_j weights_j X_j| of every point; None where too many digits would be lost."""
         towards = self.matrix @ weights
-        own, size = self.matrix.diagonal(), float(weights @ towards)
-        squares = own - 2 * towards + size
-        doubt = resolution * (own + size + 2 * np.sqrt(own) * np.sqrt(abs(size)))
-        return np.sqrt(squares) if (squares > TRUSTED * doubt).all() else None
+        size = float(weights @ towards)
+        squares = self.matrix.diagonal() - 2 * towards + size
+        doubtful = TRUSTED * resolution * np.square(self.away + sqrt(abs(size)))
+        return np.sqrt(squares) if (squares > doubtful).all() else None
 
     def length(self, shares: Vector, resolution: float) -> float:
         """|sum_i shares_i (X_i - r)|, or more: with all that rounding can have taken from it."""
-        away = np.sqrt(np.maximum(self.matrix.diagonal(), 0.0))
         square = max(float(shares @ (self.matrix @ shares)), 0.0)
-        return float(np.sqrt(square + product_error(resolution) * float(np.abs(shares) @ away) ** 2))
+        return sqrt(square + product_error(resolution) * float(np.abs(shares) @ self.away) ** 2)
 
     def residuals(self, weights: Weights, pulls: Weights, resolution: float) -> ResidualPairs | None:
         """The residuals to the centre weights @ X with a proven error; None where that would be large.
@@ -72,8 +77,7 @@ class Gram:
         products are off by e |a_i| |a_j|, so that this is off by e (|a_i| + s)(|a_j| + s), s = sum_i weights_i |a_i|.
         """
         products = self.around(weights)
-        squares, away = products.diagonal(), np.sqrt(np.maximum(self.matrix.diagonal(), 0.0))
-        reach = away + float(weights @ away)
+        squares, reach = products.diagonal(), self.away + float(weights @ self.away)
         error = product_error(resolution)
         if self.mixture is not None or not (squares > error * np.square(reach) / LARGE).all():
             return None

@@ -22,11 +22,13 @@ def location(points: Vector, samples: Weights, thresholds: Vector) -> float:
     # The pull on x falls along straight lines between the places p_i - T_i and p_i + T_i, and a minimiser is where it is 0.
     # Places farther than 2 max T_i from 0 count as at that end.
     end = 2 * float(thresholds.max())
-    places = np.clip(np.concatenate([points - thresholds, points + thresholds]), -end, end)
+    places = np.concatenate([points - thresholds, points + thresholds])
+    places = np.minimum(np.maximum(places, -end), end)
     order = np.argsort(places)
     places, steepness = places[order], np.cumsum(np.concatenate([samples, -samples])[order])[:-1]
-    first = float(samples @ np.clip(points - places[0], -thresholds, thresholds))
-    pulls = first - np.concatenate([[0.0], np.cumsum(steepness * np.diff(places))])
+    pulls = np.empty_like(places)
+    pulls[0] = samples @ np.minimum(np.maximum(points - places[0], -thresholds), thresholds)
+    pulls[1:] = pulls[0] - np.cumsum(steepness * (places[1:] - places[:-1]))
     rounding = 1e-12 * float(samples @ thresholds)  # Pulls that cancel leave a little, with either sign.
     after, before = int(np.argmax(pulls <= rounding)), len(pulls) - 1 - int(np.argmax(pulls[::-1] >= -rounding))
     first, last = places[after], places[before]

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 
 from fedhold.geometry.view import COARSE, Geometry, Measurement, normalised
-from fedhold.kernels import Matrix, Vector, Weights, length, middle
+from fedhold.kernels import Matrix, Vector, Weights, middle
 
 __all__ = ["HuberCentre", "Rescaled", "Solved", "pulls_at", "solve"]
 
 MEMORY = 5  # past steps that Anderson mixing combines; docs/solver.md says what it and Newton's method save
 ALIKE = 1e-12  # added to the products of past steps, which may be all alike
+FAR = 1e3  # typical distances. A client at 1e30 must not outweigh all others in the fit of past steps.
+FORESIGHT = 3  # steps that a sample of columns foretells
 CAUTION = 4.0  # The estimate must be this many times below the bound before a pass is spent on verifying it.
 PATIENCE = 20  # passes before Newton's method takes over
 
@@ -92,10 +95,11 @@ def solve(
     thresholds_at   distances of all clients -> their T_i
     start           weights to start from
     tol             the solver stops when |sum_i n_i psi_i| <= tol * sum_i n_i min(T_i, d_i): a client can raise the right side
-                    by no more than its n_i T_i. The left side is estimated in every step, and verified in a pass of its own
+                    by no more than its n_i T_i. In every step, the left side is bounded by the sum of all clients' parts in
+                    it, and estimated; where the estimate is small enough but the bound is not, a pass of its own verifies it
     max_iterations  the most steps to make
     """
-    weights, past, caution, missed = start, list[tuple[Weights, Weights]](), CAUTION, np.inf
+    weights, past, caution, missed = start, list[_Step](), CAUTION, np.inf
     if COARSE * middle(geometry.distances(weights)) < geometry.rounding:
         geometry = geometry.widened()  # With so large an offset, float32 distances to a float32 centre are too rough.
     for iteration in range(1, max_iterations + 1):
@@ -105,11 +109,19 @@ def solve(
         bound = tol * float(geometry.shares @ np.minimum(thresholds, distances))
         target = normalised(pulls)
         gap = target - weights
+        # At its own centre c, w leaves no force: sum_i w_i (X_i - c) = 0. So the force of the pulls is that of their
+        # differences to it, which is at most the sum of their lengths.
+        most = float(pulls.sum() * (np.abs(gap) @ distances))
+        if most <= bound:
+            return Solved(weights, thresholds, True, iteration, most, geometry.measured(weights))
         # Residuals of different clients are nearly orthogonal in many dimensions, so this is close to the left side. Where
         # they are not, the estimate is too small, and `caution` is raised accordingly.
-        estimate = float(pulls.sum() * length(gap * distances))
+        away = gap * distances
+        estimate = float(np.add.reduce(pulls)) * sqrt(away @ away)
         # With a bound of 0, most clients lie on the centre, and mixing with earlier steps would move away from it.
-        past = [*past, (target, gap)][-MEMORY - 1 :] if bound > 0 else [(target, gap)]
+        target = _foreseen(geometry, thresholds_at, weights, distances, target) if bound > 0 else target
+        step = _Step(target, (target - weights) * np.minimum(distances, FAR * (middle(distances) or 1.0)))
+        past = [*past, step][-MEMORY - 1 :] if bound > 0 else [step]
         if caution * estimate <= bound or iteration == max_iterations:
             found = _verified(geometry, thresholds_at, weights, thresholds, pulls, bound, tol, iteration)
             if found.converged or iteration == max_iterations:
@@ -122,8 +134,29 @@ def solve(
             geometry = geometry.widened()
             weights, past = newton(geometry, thresholds, weights, tol), []
         else:
-            weights = _anderson(past, distances)
+            weights = _anderson(past)
     raise AssertionError("max_iterations is at least 1")
+
+
+def _foreseen(
+    geometry: Geometry, thresholds_at: Callable[[Vector], Vector], weights: Weights, distances: Vector, target: Weights
+) -> Weights:
+    """Where some more steps from the target would lead, if the angles between clients were those in a sample of columns.
+
+    From the centre w @ X to u @ X, the squared distance of client i changes by |s|^2 - 2 <r_i, s>, where r_i are the residuals
+    to the first one, and s = sum_j (u_j - w_j) r_j. The lengths of the residuals are known, and the sample tells the angles.
+    Whoever lies outside the sample makes this worse than the target, and more steps follow: every step measures all columns.
+    """
+    cosines = geometry.sampled_cosines(weights)
+    if cosines is None:
+        return target
+    products, squares = cosines * distances * distances[:, None], np.square(distances)
+    for _ in range(FORESIGHT):
+        change = target - weights
+        along = products @ change
+        foreseen = np.sqrt(np.maximum(squares - 2 * along + change @ along, squares / 4))
+        target = normalised(pulls_at(geometry.shares, thresholds_at(foreseen), foreseen))
+    return target
 
 
 def _verified(
@@ -154,21 +187,29 @@ def _verified(
     return Solved(weights, thresholds, stationarity <= bound, iteration, stationarity, measured)
 
 
-def _anderson(past: list[tuple[Weights, Weights]], distances: Vector) -> Weights:
-    """The combination of past steps with the smallest gap, in units of distance.  Anderson 1965; Walker & Ni 2011."""
-    targets, gaps = (np.array(part) for part in zip(*past, strict=True))
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step of the fixed point: the weights that it leads to, and how far these are from those before, times distances."""
+
+    target: Weights
+    gap: Vector
+
+
+def _anderson(past: list[_Step]) -> Weights:
+    """The combination of past steps with the smallest gap.  Anderson 1965; Walker & Ni 2011."""
+    last = past[-1]
     if len(past) == 1:
-        return np.asarray(targets[0])
-    typical = middle(distances) or 1.0
-    scale = np.minimum(distances / typical, 1e3)  # A client at 1e30 must not outweigh all others in the fit.
-    changes = (gaps[1:] - gaps[:-1]) * scale
-    sizes = np.maximum(np.sqrt(np.vecdot(changes, changes)), TINY)
-    units = changes / sizes[:, None]
+        return last.target
+    targets, gaps = np.array([step.target for step in past]), np.array([step.gap for step in past])
+    changes = gaps[1:] - gaps[:-1]
     # Least squares by normal equations: of a few columns, they take a quarter of the time that lstsq takes.
-    products = units @ units.T + ALIKE * np.eye(len(units))
-    fit = np.linalg.solve(products, units @ (gaps[-1] * scale)) / sizes
-    mixture = np.maximum(targets[-1] - fit @ (targets[1:] - targets[:-1]), 0)
-    return normalised(mixture) if mixture.any() else np.asarray(targets[-1])
+    products = changes @ changes.T
+    sizes = np.sqrt(np.maximum(products.diagonal(), TINY))
+    products /= sizes[:, None] * sizes
+    products.flat[:: len(sizes) + 1] += ALIKE
+    fit = np.linalg.solve(products, changes @ last.gap / sizes) / sizes
+    mixture = np.maximum(last.target - fit @ (targets[1:] - targets[:-1]), 0)
+    return normalised(mixture) if mixture.any() else last.target
 
 
 # Newton's method in the span of the clients, for centres to which the fixed point converges slowly: on a client, or on a line

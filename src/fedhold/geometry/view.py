@@ -14,6 +14,7 @@ from fedhold.geometry.gram import TRUSTED, Gram
 from fedhold.geometry.principal import Principal, principal
 from fedhold.kernels import Block, Matrix, Products, Signs, Vector, Weights, length, middle, unscaled
 from fedhold.updates import (
+    Centre,
     Columnwise,
     FirstLook,
     ResidualPairs,
@@ -26,6 +27,7 @@ from fedhold.updates import (
     gram_around,
     images,
     measured,
+    over_pairs,
     places_on_a_line,
     products_with,
     residual_pairs,
@@ -37,7 +39,7 @@ from fedhold.updates import (
     swept,
 )
 
-__all__ = ["Geometry", "Measurement", "normalised"]
+__all__ = ["Geometry", "Measurement", "normalised", "sampled_centre"]
 
 WHAT_A_RULE_RECEIVES = (
     "A rule receives a fedhold.Geometry, not the updates: m, d, samples, distances(weights), squared_distances, lengths() and "
@@ -47,6 +49,8 @@ WHAT_A_RULE_RECEIVES = (
 START_STEPS = 3  # Huber steps over a sample of columns
 TIED = 1e-12  # Shares of all samples that differ by less are equal.
 COARSE = 1e-4  # typical distances. Where rounding moves the centre by more, float32 is not enough.
+PLENTY = 4  # columns of a sample per client. With fewer, angles between clients are mostly chance.
+LARGE = 512  # columns. A larger sample is one of much data, where a pass costs more than what the sample can tell.
 SURPRISE = 10  # A centre this many times farther from most clients than in the sample was moved in other columns.
 
 # Principal directions.
@@ -76,9 +80,29 @@ class Balance:
 
 def normalised(pulls: Weights) -> Weights:
     """Weights that sum to 1. They are divided by the largest one first, so that the sum does not overflow for 1e308 samples."""
-    shares = pulls / pulls.max()
-    weights: Weights = shares / shares.sum()
+    shares = pulls / np.maximum.reduce(pulls)
+    weights: Weights = shares / np.add.reduce(shares)
     return weights
+
+
+def sampled_centre(updates: Updates, samples: Weights) -> Centre:
+    """A robust centre, found cheaply: a few Huber steps from the coordinate-wise median, over a sample of columns.
+
+    The numbers may not have been checked yet. If any is not finite, the weights mean nothing.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        sample = sample_of(updates)
+        distances = sample.distances_to_median()
+        for _ in range(START_STEPS - 1):
+            distances = sample.distances(_downweighted(samples, distances))
+        return Centre(_downweighted(samples, distances), sample)
+
+
+def _downweighted(samples: Weights, distances: Vector) -> Weights:
+    """n_i min(1, typical distance / d_i), normalised."""
+    typical = middle(distances)
+    far = distances > typical
+    return normalised(samples * np.divide(typical, distances, out=np.ones(len(samples)), where=far))
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +148,15 @@ def _first_anchor(look: FirstLook) -> _Anchor | None:
     return _Anchor(look.reference, look.around)
 
 
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """Every client's distance to the centre of weights; and its measurement, where a pass over the data has found them."""
+
+    weights: Weights
+    distances: Vector
+    measured: Measurement | None
+
+
 class Geometry:
     """The clients as points: m of them, with n_i samples each.
 
@@ -143,10 +176,18 @@ class Geometry:
         self._anchor = None if look is None else _first_anchor(look)
         self._known_gram: Gram | None = None
         self._find_gram: Callable[[], Gram | None] | None = None
-        self._last: tuple[Weights, Vector] | None = None
+        self._last = None if look is None else self._looked(look)
+        self._centre = None if look is None else look.centre
         if look is not None and look.pairs is not None:
             gram = Gram(look.pairs)
             self._known_gram = gram if gram.is_precise(self.resolution) else None
+
+    def _looked(self, look: FirstLook) -> _Asked | None:
+        """What the first look has found out about a weighted centre."""
+        if look.centre is None or look.row is None or look.row_products is None or self._anchor is None:
+            return None
+        distances = self._anchor.distances_by(look.row_products, self.resolution)
+        return None if distances is None else _Asked(look.centre.weights, distances, Measurement(look.row, distances))
 
     @property
     def _gram(self) -> Gram | None:
@@ -166,21 +207,33 @@ class Geometry:
 
     def distances(self, weights: Weights) -> Vector:
         """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1."""
-        if self._last is None or not np.array_equal(self._last[0], weights):
+        if self._last is None or not (self._last.weights == weights).all():
+            self._last = None  # The memory of its centre is free before the next centre takes as much.
             known = None if self._gram is None else self._gram.distances(weights, self.resolution)
-            known = self._by_products(weights, None, None).distances if known is None else known
-            self._last = weights.copy(), self._directly(weights, None, None).distances if known is None else known
-        return self._last[1]
+            measured = self.measure(weights) if known is None else None
+            distances = measured.distances if measured is not None else known
+            assert distances is not None
+            self._last = _Asked(weights.copy(), distances, measured)
+        return self._last.distances
 
     @cached_property
     def squared_distances(self) -> Matrix:
         """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
         gram = self._gram
         if gram is None:
-            # A client is subtracted first, because with a large common offset float32 would lose the differences.
-            central = int(self.distances(self.start()).argmin())
-            gram = self._known_gram = Gram(gram_around(self._updates, self._updates.row(central)))
+            gram = self._known_gram = Gram(gram_around(self._updates, self._central))
         return gram.squared_distances
+
+    @property
+    def _central(self) -> Vector:
+        """A client near most others. It is subtracted first: with a large common offset float32 would lose the differences."""
+        return self._updates.row(int(self.distances(self.start()).argmin()))
+
+    def over_pairs(self, measure: Callable[[Matrix], Vector]) -> Vector:
+        """measure(rows of squared_distances), one number for each row. Of very many clients, some rows are there at a time."""
+        if self._gram is None and not self._updates.few_pairs:
+            return over_pairs(self._updates, self._central, measure)
+        return measure(self.squared_distances)
 
     def lengths(self) -> Vector:
         """|X_i| of every client."""
@@ -270,7 +323,7 @@ class Geometry:
         if self.d == 1:
             return np.asarray(self._updates.read(0, 1)[:, 0], np.float64)
         if self._gram is None:
-            sample = self._sample
+            sample, _ = self._sampled
             if sample.places_on_a_line() is None or sample.columns == self.d:
                 return sample.places_on_a_line()
 
@@ -281,41 +334,47 @@ class Geometry:
         return places_on_a_line(lambda client: np.sqrt(squares[client]), off)
 
     @cached_property
-    def _sample(self) -> Sample:
-        return sample_of(self._updates)
+    def _sampled(self) -> tuple[Sample, Weights]:
+        """A sample of columns, and the weights of a robust centre that it gives."""
+        known = self._centre if self._centre is not None and self._centre.sample is not None else None
+        centre = sampled_centre(self._updates, self.samples) if known is None else known
+        assert centre.sample is not None
+        return centre.sample, centre.weights
+
+    def sampled_cosines(self, weights: Weights) -> Matrix | None:
+        """The cosines of the angles between residuals to a weighted centre, as far as a sample of columns tells.
+
+        None where the Gram matrix knows better, or where the sample is too small.
+        """
+        if self._gram is not None:
+            return None
+        sample, _ = self._sampled
+        return sample.cosines(weights) if sample.columns > max(LARGE, PLENTY * self.m) else None
 
     @cached_property
     def _start(self) -> Weights:
         if self._gram is not None:
-            return self._downweighted(np.sqrt(self._gram.squared_distances[self._gram.to_middle.argmin()]))
-        sample = self._sample
-        distances = sample.distances_to_median()
-        for _ in range(START_STEPS):
-            weights = self._downweighted(distances)
-            distances = sample.distances(weights)
-        expected = middle(distances) * np.sqrt(self.d / sample.columns)
+            distances = np.sqrt(self._gram.squared_distances[self._gram.to_middle.argmin()])
+            return _downweighted(self.samples, distances)
+        sample, weights = self._sampled
+        expected = middle(sample.distances(weights)) * np.sqrt(self.d / sample.columns)
         if middle(self.distances(weights)) <= SURPRISE * expected:
             return weights
         median = column_row(self._updates, Columnwise(lambda kernels, block: kernels.median(block)))
-        return self._downweighted(self.distances_to(median))
-
-    def _downweighted(self, distances: Vector) -> Weights:
-        """n_i min(1, typical distance / d_i), normalised."""
-        typical = middle(distances)
-        far = distances > typical
-        return normalised(self.samples * np.divide(typical, distances, out=np.ones(self.m), where=far))
+        return _downweighted(self.samples, self.distances_to(median))
 
     def sampled_gram(self, clients: NDArray[np.intp], columns: int, rng: np.random.Generator) -> Matrix:
         """<X_i - mean, X_j - mean> of these clients over this many columns, drawn by `rng`, up to a factor."""
         chosen = np.sort(rng.choice(self.d, min(columns, self.d), replace=False))
         return sampled_gram(self._updates.take(clients), chosen)
 
-    def principal(self, weights: Weights, scales: Vector, count: int) -> Principal:
+    def principal(self, weights: Weights, scales: Vector, count: int, distances: Vector) -> Principal:
         """The directions in which the points scales_i (X_i - weights @ X) spread most, and the clients along them.
 
-        weights  the centre is weights @ X; they sum to 1
-        scales   what each residual is multiplied with
-        count    how many directions to find
+        weights    the centre is weights @ X; they sum to 1
+        scales     what each residual is multiplied with
+        count      how many directions to find
+        distances  the clients' distances to that centre, or to one nearby
 
         For up to 128 clients the directions are exact. Otherwise they are found by four products of the Gram matrix with four
         columns, each of which takes a pass. These begin with numbers dealt to the clients in order of their distances, so it
@@ -326,8 +385,8 @@ class Geometry:
             return principal(lambda columns: pairs @ columns, scales, np.eye(self.m), steps=1, count=count)
         dealt = np.random.default_rng(0).standard_normal((self.m, min(COLUMNS, self.m)))
         start = np.empty_like(dealt)
-        start[np.argsort(self.distances(weights), kind="stable")] = np.linalg.qr(dealt)[0]
-        products = self._residual_images(weights) if pairs is None else lambda columns: pairs @ columns
+        start[np.argsort(distances, kind="stable")] = np.linalg.qr(dealt)[0]
+        products = self._residual_images(weights, distances) if pairs is None else lambda columns: pairs @ columns
         return principal(products, scales, start, steps=STEPS, count=count)
 
     def _residual_products(self, weights: Weights) -> Matrix | None:
@@ -338,9 +397,9 @@ class Geometry:
             return None
         return gram_around(self._updates.widened(), self.measure(weights).centre)
 
-    def _residual_images(self, weights: Weights) -> Callable[[Matrix], Matrix]:
+    def _residual_images(self, weights: Weights, distances: Vector) -> Callable[[Matrix], Matrix]:
         """A function columns -> Y Y' @ columns by one pass, where the residuals X_i - weights @ X are the rows of Y."""
-        updates = self._finely(weights)
+        updates = self._finely(distances)
         anchor = None if self._anchor is None else self._anchor.place
 
         def products(columns: Matrix) -> Matrix:
@@ -350,16 +409,20 @@ class Geometry:
 
         return products
 
-    def _finely(self, weights: Weights) -> Updates:
+    def _finely(self, distances: Vector) -> Updates:
         """The updates, in float64 where an offset that all clients share hides their differences in float32."""
-        coarse = COARSE * middle(self.distances(weights)) < self.rounding
+        coarse = COARSE * middle(distances) < self.rounding
         return self._updates.widened() if coarse else self._updates
 
     def separation(self, weights: Weights, others: Weights) -> float:
         """The distance between two weighted centres. Both weights sum to 1."""
         change = weights - others
         pairs = self._residual_products(others)
-        size = change @ (self._residual_images(others)(change[:, None])[:, 0] if pairs is None else pairs @ change)
+        size = change @ (
+            self._residual_images(others, self.distances(others))(change[:, None])[:, 0]
+            if pairs is None
+            else pairs @ change
+        )
         return float(np.sqrt(np.maximum(size, 0.0)))
 
     # Other points.
@@ -367,7 +430,12 @@ class Geometry:
     def counted(self, samples: Weights) -> Geometry:
         """The same clients with other samples."""
         points = Geometry(self._updates, samples)
-        points._known_gram, points._anchor = self._gram, self._anchor
+        points._known_gram, points._anchor, points._last, points._centre = (
+            self._gram,
+            self._anchor,
+            self._last,
+            self._centre,
+        )
         return points
 
     def widened(self) -> Geometry:
@@ -389,6 +457,10 @@ class Geometry:
 
     # What the solver and the account of a result need.
 
+    def measured(self, weights: Weights) -> Measurement | None:
+        """What the last pass has measured, if it was about the centre of these weights."""
+        return self._last.measured if self._last is not None and (self._last.weights == weights).all() else None
+
     def measure(
         self,
         weights: Weights,
@@ -404,16 +476,19 @@ class Geometry:
         origin    with weights that sum to less than 1, the point that gets the rest of the weight
         directly  measure distances by subtraction; by default they come from products where those keep enough digits
         """
+        known = self.measured(weights) if pulls is None and origin is None and not directly else None
+        if known is not None:
+            return known
         if self._gram is not None and origin is None and pulls is None and np.count_nonzero(weights) == 1:
             return self._at_client(self._gram, int(weights.argmax()))
         if not directly and origin is None:
-            known = None if self._gram is None else self._gram.distances(weights, self.resolution)
-            if known is not None and pulls is None and self._anchor is not None:
-                return Measurement(centre_of(self._updates, weights, self._anchor.place), known)
+            distances = None if self._gram is None else self._gram.distances(weights, self.resolution)
+            if distances is not None and pulls is None and self._anchor is not None:
+                return Measurement(centre_of(self._updates, weights, self._anchor.place), distances)
             centre = self._updates.zeros()
             found = self._by_products(weights, pulls, centre)
             if found.distances is not None:
-                return Measurement(centre, found.distances if known is None else known, found.force)
+                return Measurement(centre, found.distances if distances is None else distances, found.force)
         return self._directly(weights, pulls, origin)
 
     def _at_client(self, gram: Gram, client: int) -> Measurement:
@@ -491,7 +566,7 @@ class Geometry:
         A sum over m clients is off by m roundings of what is added up, and the centre is rounded where it is written.
         """
         assert self._gram is not None
-        away = float(weights @ np.sqrt(np.maximum(self._gram.matrix.diagonal(), 0.0)))
+        away = float(weights @ self._gram.away)
         rounding = 2 * self.resolution * ((self.m + 8) * away + length(centre))
         return self._gram.length(weights - others, self.resolution) + rounding
 

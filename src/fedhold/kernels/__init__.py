@@ -8,6 +8,7 @@ Imports: nothing of fedhold.
     numba_side.py   the loops that compiled code makes faster
     choice.py       whether NumPy or numba runs the loops
     threads.py      threads that share blocks, and those of BLAS
+    narrow.py       float16 and bfloat16, whose bits are read as float32
     arrays.py       NumPy, torch and JAX arrays in and out; Rows; the aliases Block, Vector, Matrix, Weights, Floats
 """
 
@@ -35,11 +36,13 @@ from fedhold.kernels.arrays import (
     weighted_median,
 )
 from fedhold.kernels.choice import ENOUGH, kernels_for, numba_version, worth_compiling
+from fedhold.kernels.narrow import BFLOAT16, bits_of, is_narrow
 from fedhold.kernels.numpy_side import NUMPY, RUN, SQUARE_RUN, TILE, NumpyKernels, Portion
-from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Sums, added
+from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Sums, Swept, added
 from fedhold.kernels.threads import one_blas_thread, shared, thread_count
 
 __all__ = [
+    "BFLOAT16",
     "ENOUGH",
     "NUMPY",
     "RUN",
@@ -57,9 +60,11 @@ __all__ = [
     "Signs",
     "Squares",
     "Sums",
+    "Swept",
     "Vector",
     "Weights",
     "added",
+    "bits_of",
     "compute_dtype",
     "dtype_name",
     "each",
@@ -67,6 +72,7 @@ __all__ = [
     "host",
     "is_array",
     "is_dask",
+    "is_narrow",
     "kernels_for",
     "kind",
     "largest",

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
+from fedhold.kernels.narrow import BFLOAT16, bits_of, is_narrow, widened
+
 __all__ = [
     "Block",
     "Floats",
@@ -55,6 +57,9 @@ Weights = NDArray[np.float64]
 
 Floats = NDArray[np.floating[Any]]
 """float32 or float64, of any shape: models and gradients."""
+
+
+SHORT = 256  # numbers. Rows up to this long are gathered faster all at once than one by one.
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,23 +116,24 @@ class Rows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """The rows gathered in an array."""
+        if self.width <= SHORT:
+            return self.line[self.starts[:, None] + np.arange(self.width)].astype(dtype or self.dtype, copy=False)
         return np.array([self[client] for client in range(len(self))], dtype=dtype)
 
 
-NARROW = ("float16", "bfloat16")  # torch converts float16 many times as fast as NumPy, which lacks bfloat16
 LARGEST = float(np.finfo(np.float64).max)
+NO_ARRAYS = (list, tuple, dict, np.generic, type)  # Every library would be asked about them, in turn.
+LARGEST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127
 
 
 def is_array(thing: object) -> bool:
     """Whether `thing` is an array of a supported library (a NumPy scalar is not)."""
-    return isinstance(thing, np.ndarray) or (
-        not isinstance(thing, np.generic | type) and bool(api.is_array_api_obj(thing))
-    )
+    return isinstance(thing, np.ndarray) or (not isinstance(thing, NO_ARRAYS) and bool(api.is_array_api_obj(thing)))
 
 
 def is_dask(thing: object) -> bool:
     """Whether `thing` is a Dask array. This never imports Dask."""
-    return not isinstance(thing, np.ndarray) and bool(api.is_dask_array(thing))
+    return not isinstance(thing, (np.ndarray, *NO_ARRAYS)) and bool(api.is_dask_array(thing))
 
 
 def dtype_name(array: Any) -> str:
@@ -137,7 +143,8 @@ def dtype_name(array: Any) -> str:
 
 @lru_cache(maxsize=64)  # NumPy takes microseconds to write the name of a dtype.
 def _name(dtype: Any) -> str:
-    dtype = dtype.newbyteorder("=") if isinstance(dtype, np.dtype) else dtype
+    if isinstance(dtype, np.dtype):
+        dtype = "bfloat16" if dtype == BFLOAT16 else dtype.newbyteorder("=")
     return str(dtype).rpartition(".")[2]
 
 
@@ -162,27 +169,33 @@ def compute_dtype(name: str) -> type[np.float32] | type[np.float64]:
 
 
 def host(array: Any) -> Any:
-    """A NumPy view of an array in host memory; arrays elsewhere, and torch's narrow floats, come back as they are.
+    """A NumPy view of an array in host memory, with the dtype BFLOAT16 for bfloat16; arrays elsewhere come back as they are.
 
     Raises the library's own error for what cannot be read: sparse layouts, dtypes that NumPy lacks, arrays without data.
     """
-    if isinstance(array, np.ndarray):
-        return np.asarray(array)
     if api.is_torch_array(array):
         array = array.detach().resolve_conj().resolve_neg()
         if array.device.type == "meta":
             raise TypeError("a meta tensor has no data")
-        return array.numpy() if array.device.type == "cpu" and dtype_name(array) not in NARROW else array
+        if array.device.type != "cpu":
+            return array
+        # NumPy takes no bfloat16 from torch, but its bits under another name.
+        brain = dtype_name(array) == "bfloat16"
+        return array.view(api.array_namespace(array).int16).numpy().view(BFLOAT16) if brain else array.numpy()
     if api.is_jax_array(array):
-        return np.asarray(array) if next(iter(array.devices())).platform == "cpu" else array
-    return array
+        array = np.asarray(array) if next(iter(array.devices())).platform == "cpu" else array
+    if not isinstance(array, np.ndarray):
+        return array
+    return array.view(BFLOAT16) if dtype_name(array) == "bfloat16" else np.asarray(array)
 
 
 def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
     """Any array as a NumPy array of `dtype` (None: of its own); this is free if it is one already."""
     if api.is_torch_array(block):
-        block = block.float() if dtype_name(block) in NARROW else block
+        block = block.float() if dtype_name(block) == "bfloat16" else block
         block = block.cpu().numpy()
+    if isinstance(block, np.ndarray) and is_narrow(block.dtype):
+        block = widened(bits_of(block), brain=block.dtype == BFLOAT16)
     return np.asarray(block, dtype=dtype)
 
 
@@ -193,8 +206,11 @@ def from_host(values: Vector, template: Any, name: str) -> Any:
     """
     xp = np if isinstance(template, np.ndarray) else api.array_namespace(template)
     dtype = getattr(xp, name, template.dtype)
-    limits = xp.iinfo(dtype) if kind(template) == "integer" else xp.finfo(dtype)
-    low, high = float(limits.min), float(limits.max)
+    if xp is np and _name(dtype) == "bfloat16":  # a dtype of another library, which np.finfo does not know
+        low, high = -LARGEST_BFLOAT16, LARGEST_BFLOAT16
+    else:
+        limits = xp.iinfo(dtype) if kind(template) == "integer" else xp.finfo(dtype)
+        low, high = float(limits.min), float(limits.max)
     if kind(template) == "integer":
         values = np.rint(values)
         # float(2**63 - 1) is 2**63, which int64 does not hold.
@@ -222,15 +238,15 @@ def weighted_median(rows: NDArray[Any], weights: Weights) -> NDArray[Any]:
 
 
 def middle(values: NDArray[Any]) -> float:
-    """The median of some finite numbers. np.median takes ten times as long for a few of them.
+    """The median of some finite numbers, in a tenth of the time that np.median takes for a few of them.
 
     >>> middle(np.array([3.0, 1.0, 2.0, 9.0]))
     2.5
     """
-    half = len(values) // 2
-    parted = np.partition(values, half)
+    half, ordered = len(values) // 2, np.array(values)
+    ordered.sort()  # For up to thousands of numbers, this is no slower than a partition.
     # They are halved first, because a sum of numbers near the largest float overflows.
-    return float(parted[half] if len(values) % 2 else parted[:half].max() / 2 + parted[half] / 2)
+    return float(ordered[half]) if len(values) % 2 else float(ordered[half - 1]) / 2 + float(ordered[half]) / 2
 
 
 def lengths(rows: NDArray[np.float64]) -> Vector:

@@ -6,29 +6,30 @@ constant that compiled code reads stands here, and numbers from elsewhere (RUN) 
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numba
 import numpy as np
 from numba.core.caching import FunctionCache
+from numba.core.runtime import rtsys
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
 from fedhold.kernels.numpy_side import RUN, TILE, NumpyKernels, Portion
-from fedhold.kernels.sums import Pairs, Products, Squares
+from fedhold.kernels.sums import Pairs, Products, Residuals, Squares, Swept
 
 __all__ = ["NumbaKernels"]
 
 # Sweeps.
 CACHED = 2**18  # numbers of a tile that two loops read one after the other, the second one from cache
-SHORTEST, LONGEST = 512, 4096  # columns of a tile. Long rows are read faster, short sums in float32 are more exact.
+SHORTEST, LONGEST = 1024, 4096  # columns of a tile. Long rows are read faster, short sums in float32 are more exact.
 
 # Products of all pairs.
 NEAR = 64  # rows of a run that stay in the L2 cache while they are multiplied with all others
@@ -58,7 +59,7 @@ class NumbaKernels(NumpyKernels):
         return self.sweeping()
 
     def sweeping(self) -> Portion:
-        return Portion(2**22, parallel=True, anywhere=True)
+        return Portion(2**23, parallel=True, anywhere=True)
 
     def pairing(self, m: int) -> Portion:
         if m > MANY:
@@ -86,24 +87,28 @@ class NumbaKernels(NumpyKernels):
         width = _columns(len(block))
         place, nowhere = _place(block, anchor), np.zeros(width, block.dtype)
         for start in range(0, len(delta), width):
-            part = np.ascontiguousarray(delta[start : start + width])
-            here = nowhere if anchor is None else place[start : start + width]
-            _dots(line[start:], starts, here, part, along)
+            part = _place(block, delta[start : start + width])
+            here = nowhere[: len(part)] if anchor is None else place[start : start + width]
+            _dots(line, starts, start, here, part, along)
         return Products(along, float(np.dot(delta, delta)))
 
     def products_in_threads(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
         return self.products(block, delta, anchor)
 
     def sweep(self, block: Block, rows: Matrix, anchor: Vector | None, centre: Vector | None) -> Products:
-        m, width = block.shape
-        along, centre = np.zeros(m), np.empty(width) if centre is None else centre
-        here = _place(block, anchor)
-        size, force = _sweep(*_line_of(block), rows.astype(block.dtype), here, centre, _columns(m), along)
+        centre = np.empty(block.shape[1]) if centre is None else centre
+        along = np.zeros(len(block))
+        size = _sweep(*_line_of(block), *_weights(block, rows[0], anchor), centre, along, np.empty(0), np.empty(0))
+        force = 0.0 if len(rows) == 1 else _force(*_line_of(block), *_weights(block, rows[1], anchor), block.shape[1])
         return Products(along, size, force)
 
+    def first_sweep(self, block: Block, weights: Vector, place: Block | None, centre: Vector) -> Swept:
+        along, own, around = np.zeros((3, len(block)))
+        size = _sweep(*_line_of(block), *_weights(block, weights, place), centre, along, own, around)
+        return Swept(Squares(own, None if place is None else around), Products(along, size))
+
     def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
-        kind, here = block.dtype, _place(block, anchor)
-        _centre(*_line_of(block), weights.astype(kind), here, np.empty(_columns(len(block)), kind), centre)
+        _centre(*_line_of(block), *_weights(block, weights, anchor), centre)
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
         (k, m), width = rows.shape, block.shape[1]
@@ -117,23 +122,34 @@ class NumbaKernels(NumpyKernels):
     def gram(self, block: Block, place: Block | None) -> Pairs:
         if len(block) > MANY:
             return super().gram(block, place)
-        return self._pairs(block, np.zeros_like(block[0]) if place is None else place, exactly=False)
+        return self._pairs(block, np.zeros_like(block[0]) if place is None else place, np.empty(0))
 
     def residual_gram(self, block: Block, place: Block, pulls: Vector) -> Pairs:
         if len(block) > MANY:
             return super().residual_gram(block, place, pulls)
-        return replace(self._pairs(block, place, exactly=True), force=self.force(np.asarray(block) - place, pulls))
+        return self._pairs(block, place, pulls)
 
-    def _pairs(self, block: Block, place: Block, *, exactly: bool) -> Pairs:
-        """The products of all pairs around `place`, and |X_i|^2; or, with `exactly`, |X_i - place|^2 summed in float64."""
+    def short_sums(self, residual: Block, pulls: Vector) -> Residuals:
+        """All sums are in float64, and so as exact as short ones."""
+        squares = np.zeros(len(residual))
+        force = _residual_sums(np.ascontiguousarray(residual), residual.shape[1], pulls, squares)
+        return Residuals(squares, force)
+
+    def _pairs(self, block: Block, place: Block, pulls: Vector) -> Pairs:
+        """The products of all pairs around `place`, and |X_i|^2; or, with pulls, |X_i - place|^2 and the force of the pulls."""
         m, width = block.shape
         whole = -(-m // 4) * 4
         products, squares = np.zeros((whole, whole)), np.zeros(m)
         # Shorter runs would stay in the L2 cache, but adding their sums up would then be most of the work.
         tile = np.zeros((whole, RUN), block.dtype)
-        _gram(*_line_of(block), width, np.ascontiguousarray(place), RUN, tile, products, squares, exactly)
+        force = _gram(*_line_of(block), width, _place(block, place), RUN, tile, products, squares, pulls)
         products = products[:m, :m]
-        return Pairs(np.triu(products) + np.triu(products, 1).T, squares)
+        return Pairs(np.triu(products) + np.triu(products, 1).T, squares, force)
+
+    def widened(self, bits: Block, *, brain: bool) -> Block:
+        wide = np.empty(bits.shape, np.uint32)
+        _widen(*_line_of(bits), brain, wide)
+        return wide.view(np.float32)
 
     def mixed(self, matrix: Block, rows: Block, common: int) -> Block:
         p, (m, width) = len(matrix), rows.shape
@@ -141,23 +157,29 @@ class NumbaKernels(NumpyKernels):
         whole[:p, :m] = matrix
         out, tile = np.empty((p, width), np.float32), np.zeros((whole.shape[1], MIXED_COLUMNS), np.float32)
         sums = np.empty((4, MIXED_COLUMNS), np.float32)
-        _mixed(*_line_of(rows), m, whole, np.ascontiguousarray(rows[common]), tile, sums, out)
+        _mixed(*_line_of(rows), m, whole, _place(rows, rows[common]), tile, sums, out)
         return out
 
     def median(self, block: Block) -> Vector:
-        return self.trimmed_mean(block, (len(block) - 1) // 2)
+        m, width = block.shape
+        row = np.empty(width)
+        _medians(*_line_of(block), m, network(m, (m - 1) // 2, m // 2), _sample(m, block.dtype), row)
+        return row
 
     def trimmed_mean(self, block: Block, f: int) -> Vector:
         m, width = block.shape
+        if m - 2 * f <= 2:
+            return self.median(block)
         row = np.empty(width)
-        _trimmed_means(*_line_of(block), m, f, network(m, f, m - 1 - f), row)
+        _trimmed_means(*_line_of(block), m, f, network(m, f, m - 1 - f), _sample(m, block.dtype), row)
         return row
 
     def mean_around_median(self, block: Block, keep: int) -> Vector:
         m, width = block.shape
         row = np.empty(width)
         middle, last = network(m, (m - 1) // 2, m // 2), network(m, keep - 1, keep - 1)
-        _means_around_medians(*_line_of(block), m, keep, middle, last, row)
+        samples = _sample(m, block.dtype), _sample(m, np.float64)
+        _means_around_medians(*_line_of(block), m, keep, middle, last, *samples, row)
         return row
 
 
@@ -181,6 +203,13 @@ def _line_of(block: Block | Rows) -> tuple[Block, NDArray[np.int64]]:
 def _place(block: Block, place: Vector | None) -> Block:
     """A place in the block's precision, of one layout, so that compiled code sees one type; empty for the origin."""
     return np.empty(0, block.dtype) if place is None else np.array(place, block.dtype)
+
+
+def _weights(block: Block, weights: Vector, place: Vector | None) -> tuple[Block, Block, Block]:
+    """Weights and a place in the block's precision, and room for the sums of one tile; the origin has one tile of zeros."""
+    kind, tile = block.dtype, _columns(len(block))
+    here = np.zeros(tile, kind) if place is None else _place(block, place)
+    return weights.astype(kind), here, np.empty(tile, kind)
 
 
 def _columns(m: int) -> int:
@@ -208,6 +237,15 @@ def network(m: int, low: int, high: int) -> NDArray[np.int64]:
     return np.array(needed[::-1], np.int64).reshape(-1, 2)
 
 
+def _sample(m: int, kind: DTypeLike) -> Block | None:
+    """Room for the sample that gives the first pivots; None where a network sorts all clients.
+
+    Compiled code asks whether it is None, and numba leaves out the branch that is not taken: the network alone is compiled in a
+    third of the time.
+    """
+    return np.empty((SAMPLE, LANES), kind) if m > NETWORK else None
+
+
 def _merge_sort(m: int) -> list[tuple[int, int]]:
     """The comparators of Batcher's odd-even merge sort."""
     pairs, p = [], 1
@@ -229,11 +267,21 @@ class _ForgivingCache(FunctionCache):
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code on disk, or None.
+
+        Numba's own method first loads all that its compiler knows, SciPy included, which takes a third of a second. Machine
+        code needs the runtime alone; the compiler loads the rest itself where there is something to compile.
+        """
+        found = None
         try:
-            return super().load_overload(sig, target_context)
+            rtsys.initialize(target_context)
+            with self._guard_against_spurious_io_errors():
+                found = self._load_overload(sig, target_context)
         except Exception as problem:  # The files are pickles, and a damaged one may raise anything.
             self._give_up(problem)
-            return None
+        if found is None:
+            _announce_compiling()
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
@@ -246,6 +294,14 @@ class _ForgivingCache(FunctionCache):
         _warn_of_the_cache(problem)
         with suppress(OSError):
             os.unlink(self._cache_file._index_path)
+
+
+@cache
+def _announce_compiling() -> None:
+    """Say once why this call takes longer than others."""
+    logging.getLogger("fedhold").warning(
+        "compiling kernels for this machine, which takes a few seconds once; fedhold.warm_up() does it ahead of the first call"
+    )
 
 
 _warned = list[Exception]()  # One warning is enough: the problem is the same for all functions.
@@ -267,7 +323,12 @@ def _compiled(*, reorder: bool) -> Callable[[Callable[..., Any]], Callable[..., 
 
     reorder  whether sums may be made in another order, which lets the compiler use vector instructions; NaN stays NaN
     """
-    options = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"} if reorder else False}
+    options = {
+        "nogil": True,
+        "no_cfunc_wrapper": True,  # Nobody calls these from C.
+        "error_model": "numpy",
+        "fastmath": {"reassoc", "contract", "nsz"} if reorder else False,
+    }
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         dispatcher = numba.njit(**options)(function)
@@ -280,7 +341,8 @@ def _compiled(*, reorder: bool) -> Callable[[Callable[..., Any]], Callable[..., 
     return mark
 
 
-# Sweeps: several rows at a time, in tiles that stay in cache.
+# Sweeps: several rows at a time, in tiles that stay in cache. Numbers are found by their index in the line: slices of it for
+# every row would take twice as long to compile.
 
 
 @_compiled(reorder=True)
@@ -301,94 +363,120 @@ def _squares(line, starts, width, place, run, own, around):
 
 
 @_compiled(reorder=True)
-def _sweep(line, starts, rows, place, centre, tile, along):
-    """Write the centre; add <X_i - place, delta> to `along`; return |delta|^2 and the squared force of the second row.
+def _sweep(line, starts, weights, place, sums, centre, along, own, around):
+    """Write the centre weights @ X; add <X_i - place, delta> to `along`; return |delta|^2.
 
-    An empty place is the origin.
+    The place may have one tile of zeros, for the origin. Unless it is empty, |X_i|^2 is added to `own`, and |X_i - place|^2 to
+    `around`: most of the time is that of reading, so both cost little.
     """
-    size, force, nowhere = 0.0, 0.0, np.zeros(tile, line.dtype)
-    middle, pulled_middle = np.empty(tile, line.dtype), np.empty(tile, line.dtype)
+    size, tile = 0.0, sums.size
     for start in range(0, centre.size, tile):
         width = min(tile, centre.size - start)
-        part, there = line[start:], centre[start : start + width]
-        here = place[start : start + width] if place.size else nowhere[:width]
-        sums, pulled = middle[:width], pulled_middle[:width]
-        _weighted(part, starts, rows[0], here, sums)
+        here = place[start : start + width] if place.size == centre.size else place[:width]
+        size += _weighted(line, starts, start, weights, here, sums)
         for j in range(width):
-            there[j] = np.float64(here[j]) + np.float64(sums[j])
-        if len(rows) == 2:
-            _weighted(part, starts, rows[1], here, pulled)
-            total = line.dtype.type(0)
-            for j in range(width):
-                total += pulled[j] * pulled[j]
-            force += total
-        total = line.dtype.type(0)
-        for j in range(width):
-            total += sums[j] * sums[j]
-        size += total
-        _dots(part, starts, here, sums, along)
-    return size, force
+            centre[start + j] = np.float64(here[j]) + np.float64(sums[j])
+        if own.size:
+            _dots_and_squares(line, starts, start, here, sums, along, own, around)
+        else:
+            _dots(line, starts, start, here, sums, along)
+    return size
 
 
 @_compiled(reorder=True)
-def _centre(line, starts, weights, place, middle, centre):
-    """Write place + weights @ (X - place) to `centre`; an empty place is the origin."""
-    tile, nowhere = middle.size, np.zeros(middle.size, line.dtype)
-    for start in range(0, centre.size, tile):
-        width = min(tile, centre.size - start)
-        here = place[start : start + width] if place.size else nowhere[:width]
-        sums, there = middle[:width], centre[start : start + width]
-        _weighted(line[start:], starts, weights, here, sums)
-        for j in range(width):
-            there[j] = np.float64(here[j]) + np.float64(sums[j])
+def _force(line, starts, weights, place, sums, width):
+    """|weights @ (X - place)|^2; the place may have one tile of zeros, for the origin."""
+    size, tile = 0.0, sums.size
+    for start in range(0, width, tile):
+        n = min(tile, width - start)
+        here = place[start : start + n] if place.size == width else place[:n]
+        size += _weighted(line, starts, start, weights, here, sums)
+    return size
 
 
 @_compiled(reorder=True)
-def _weighted(line, starts, weights, place, sums):
-    """weights @ (X - place), eight rows at a time. The subtraction costs a twelfth of the time where the place is 0."""
-    n, m = sums.size, weights.size
-    sums[:] = 0
+def _centre(line, starts, weights, place, sums, centre):
+    """Write place + weights @ (X - place) to `centre`; the place may have one tile of zeros, for the origin."""
+    tile = sums.size
+    for start in range(0, centre.size, tile):
+        width = min(tile, centre.size - start)
+        here = place[start : start + width] if place.size == centre.size else place[:width]
+        _weighted(line, starts, start, weights, here, sums)
+        for j in range(width):
+            centre[start + j] = np.float64(here[j]) + np.float64(sums[j])
+
+
+@_compiled(reorder=True)
+def _weighted(line, starts, start, weights, place, sums):
+    """Write weights @ (X - place) to `sums`, from the column `start` on, eight clients at a time; return its square."""
+    m, n, square = weights.size, place.size, line.dtype.type(0)
+    for j in range(n):
+        sums[j] = 0
     for i in range(0, m - 7, 8):
-        a, b, c, d = _four(line, starts, i, n)
-        e, f, g, h = _four(line, starts, i + 4, n)
-        _add8(sums, a, b, c, d, e, f, g, h, weights[i : i + 8], place)
+        # Indices have no sign: checks for negative ones would prevent vectorising.
+        a, b = np.uint64(starts[i] + start), np.uint64(starts[i + 1] + start)
+        c, d = np.uint64(starts[i + 2] + start), np.uint64(starts[i + 3] + start)
+        e, f = np.uint64(starts[i + 4] + start), np.uint64(starts[i + 5] + start)
+        g, h = np.uint64(starts[i + 6] + start), np.uint64(starts[i + 7] + start)
+        s, t, u, v = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+        w, x, y, z = weights[i + 4], weights[i + 5], weights[i + 6], weights[i + 7]
+        for j in range(n):
+            k, p = np.uint64(j), place[j]
+            near = (s * (line[a + k] - p) + t * (line[b + k] - p)) + (u * (line[c + k] - p) + v * (line[d + k] - p))
+            far = (w * (line[e + k] - p) + x * (line[f + k] - p)) + (y * (line[g + k] - p) + z * (line[h + k] - p))
+            sums[j] += near + far
     for i in range(m - m % 8, m):
-        row, weight = line[starts[i] : starts[i] + n], weights[i]
+        a, s = np.uint64(starts[i] + start), weights[i]
         for j in range(n):
-            sums[j] += weight * (row[j] - place[j])
+            sums[j] += s * (line[a + np.uint64(j)] - place[j])
+    for j in range(n):
+        square += sums[j] * sums[j]
+    return square
 
 
 @_compiled(reorder=True)
-def _add8(sums, a, b, c, d, e, f, g, h, w, place):
-    s, t, u, v, x, y, z, q = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
-    for j in range(sums.size):
-        p = place[j]
-        near = (s * (a[j] - p) + t * (b[j] - p)) + (u * (c[j] - p) + v * (d[j] - p))
-        sums[j] += near + ((x * (e[j] - p) + y * (f[j] - p)) + (z * (g[j] - p) + q * (h[j] - p)))
+def _dots(line, starts, start, place, delta, found):
+    """Add <X_i - place, delta> to every row's number, from the column `start` on, four rows at a time.
 
-
-@_compiled(reorder=True)
-def _dots(line, starts, place, delta, found):
-    """Add <X_i - place, delta> to every row's number, four rows at a time."""
-    n, m = delta.size, found.size
-    for i in range(0, m - 3, 4):
-        a, b, c, d = _four(line, starts, i, n)
-        s, t, u, v = line.dtype.type(0), line.dtype.type(0), line.dtype.type(0), line.dtype.type(0)
-        for j in range(n):
-            x, p = delta[j], place[j]
-            s += (a[j] - p) * x
-            t += (b[j] - p) * x
-            u += (c[j] - p) * x
-            v += (d[j] - p) * x
+    The last rows come first: where a tile of many rows outgrows the cache, they are what is left there of an earlier loop.
+    """
+    m, zero = starts.size, line.dtype.type(0)
+    for i in range(m - m % 4, m):
+        a, s = np.uint64(starts[i] + start), zero
+        for j in range(place.size):
+            s += (line[a + np.uint64(j)] - place[j]) * delta[j]
+        found[i] += s
+    for i in range(m - m % 4 - 4, -1, -4):
+        a, b = np.uint64(starts[i] + start), np.uint64(starts[i + 1] + start)
+        c, d = np.uint64(starts[i + 2] + start), np.uint64(starts[i + 3] + start)
+        s, t, u, v = zero, zero, zero, zero
+        for j in range(place.size):
+            k, x, p = np.uint64(j), delta[j], place[j]
+            s += (line[a + k] - p) * x
+            t += (line[b + k] - p) * x
+            u += (line[c + k] - p) * x
+            v += (line[d + k] - p) * x
         found[i] += s
         found[i + 1] += t
         found[i + 2] += u
         found[i + 3] += v
-    for i in range(m - m % 4, m):
-        row, total = line[starts[i] : starts[i] + n], line.dtype.type(0)
-        for j in range(n):
-            total += (row[j] - place[j]) * delta[j]
-        found[i] += total
+
+
+@_compiled(reorder=True)
+def _dots_and_squares(line, starts, start, place, delta, along, own, around):
+    """Add <X_i - place, delta>, |X_i|^2 and |X_i - place|^2 to every row's numbers, in the order of `_dots`."""
+    zero = line.dtype.type(0)
+    for i in range(starts.size - 1, -1, -1):
+        a, dot, square, apart = np.uint64(starts[i] + start), zero, zero, zero
+        for j in range(place.size):
+            x = line[a + np.uint64(j)]
+            residual = x - place[j]
+            dot += residual * delta[j]
+            square += x * x
+            apart += residual * residual
+        along[i] += dot
+        own[i] += square
+        around[i] += apart
 
 
 @_compiled(reorder=True)
@@ -414,7 +502,7 @@ def _images(line, starts, width, rows, sums, found):
             a, b, c, d = _four(part, starts, i, n)
             _pairs(a, b, c, d, p, q, r, s, found[i : i + 4], 0)
         for k in range(4):
-            _dots(part, starts[m - m % 4 :], nowhere[:n], sums[k, :n], found[m - m % 4 :, k])
+            _dots(line, starts[m - m % 4 :], start, nowhere[:n], sums[k, :n], found[m - m % 4 :, k])
 
 
 @_compiled(reorder=True)
@@ -428,8 +516,12 @@ def _four(line, starts, i, n):
 
 
 @_compiled(reorder=True)
-def _gram(line, starts, width, place, run, tile, products, squares, exactly):
-    whole = len(tile)
+def _gram(line, starts, width, place, run, tile, products, squares, pulls):
+    """Add <X_i - place, X_j - place> to the products, and |X_i|^2 to the squares.
+
+    With pulls that are not empty, |X_i - place|^2 is added to the squares, in float64; return the squared force of the pulls.
+    """
+    whole, force = len(tile), 0.0
     for start in range(0, width, run):
         n = min(run, width - start)
         here = place[start : start + n]
@@ -437,14 +529,13 @@ def _gram(line, starts, width, place, run, tile, products, squares, exactly):
             row, residual = line[starts[i] + start : starts[i] + start + n], tile[i, :n]
             for j in range(n):
                 residual[j] = row[j] - here[j]
-            if exactly:
-                for j in range(n):
-                    squares[i] += np.float64(residual[j]) * np.float64(residual[j])
-            else:
+            if not pulls.size:
                 square = line.dtype.type(0)
                 for j in range(n):
                     square += row[j] * row[j]
                 squares[i] += square
+        if pulls.size:
+            force += _residual_sums(tile, n, pulls, squares)
         for first in range(0, whole, NEAR):
             last = min(first + NEAR, whole)
             for i in range(0, last, 4):
@@ -452,6 +543,23 @@ def _gram(line, starts, width, place, run, tile, products, squares, exactly):
                 for k in range(max(first, i), last, 4):
                     e, f, g, h = tile[k, :n], tile[k + 1, :n], tile[k + 2, :n], tile[k + 3, :n]
                     _pairs(a, b, c, d, e, f, g, h, products[i : i + 4], k)
+    return force
+
+
+@_compiled(reorder=True)
+def _residual_sums(residuals, width, pulls, squares):
+    """Add |r_i|^2 to the squares, and return |sum_i pulls_i r_i|^2, in float64."""
+    pulled, force = np.zeros(width), 0.0
+    for i in range(squares.size):
+        row, pull, square = residuals[i, :width], pulls[i], 0.0
+        for j in range(width):
+            number = np.float64(row[j])
+            square += number * number
+            pulled[j] += pull * number
+        squares[i] += square
+    for j in range(width):
+        force += pulled[j] * pulled[j]
+    return force
 
 
 @_compiled(reorder=True)
@@ -484,6 +592,26 @@ def _pairs(a, b, c, d, e, f, g, h, products, k):
     for row, found in enumerate(((ae, af, ag, ah), (be, bf, bg, bh), (ce, cf, cg, ch), (de, df, dg, dh))):
         for column in range(4):
             products[row, k + column] += found[column]
+
+
+# Conversion: `narrow.widened` says how it works.
+
+
+@_compiled(reorder=False)
+def _widen(line, starts, brain, wide):
+    """Write the bits of float32 numbers to `wide`, given those of float16 or bfloat16 ones."""
+    m, width = wide.shape
+    for i in range(m):
+        row, bits = line[starts[i] : starts[i] + width], wide[i]
+        if brain:
+            for j in range(width):
+                bits[j] = np.uint32(row[j]) << np.uint32(16)
+        else:
+            for j in range(width):
+                sign, digits = np.uint32(row[j] & 0x8000) << 16, np.uint32(np.uint32(row[j] & 0x7FFF) << 13)
+                number = np.float32(np.uint32(digits).view(np.float32) * np.float32(2.0**112))
+                odd = np.uint32(0x7F800000) if digits >= np.uint32(0x0F800000) else np.uint32(0)  # not finite
+                bits[j] = np.uint32(number.view(np.uint32) | odd | sign)
 
 
 # Mixtures: four new rows from four old ones at a time.
@@ -532,22 +660,31 @@ def _add_rows(a, b, c, d, e, f, g, h, w):
 
 
 @_compiled(reorder=False)
-def _trimmed_means(line, starts, m, f, comparators, row):
-    """The mean of every column without its f lowest and f highest numbers; its median where no more than two are left."""
+def _medians(line, starts, m, comparators, sample, row):
+    """The median of every column."""
+    loaded = np.empty((max(LOADED // m, 1), m, LANES), line.dtype)
+    low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
+    for group in range((len(row) + LANES - 1) // LANES):
+        if group % len(loaded) == 0:
+            _load(line, starts, group * LANES, len(row), loaded)
+        _ranks(loaded[group % len(loaded)], (m - 1) // 2, m // 2, comparators, sample, low, high)
+        for j in range(min(LANES, len(row) - group * LANES)):
+            row[group * LANES + j] = np.float64(low[j]) / 2 + np.float64(high[j]) / 2  # A sum of both might overflow.
+
+
+@_compiled(reorder=False)
+def _trimmed_means(line, starts, m, f, comparators, sample, row):
+    """The mean of every column without its f lowest and f highest numbers."""
     loaded, means = np.empty((max(LOADED // m, 1), m, LANES), line.dtype), np.empty(LANES)
     low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
     for group in range((len(row) + LANES - 1) // LANES):
         if group % len(loaded) == 0:
             _load(line, starts, group * LANES, len(row), loaded)
         keys = loaded[group % len(loaded)]
-        _ranks(keys, f, m - 1 - f, comparators, low, high)
-        if m - 2 * f <= 2:
-            for j in range(LANES):  # They are halved first: a sum of numbers near the largest float overflows.
-                means[j] = np.float64(low[j]) / 2 + np.float64(high[j]) / 2
-        else:
-            _clipped_sums(keys, low, high, m - 2 * f, means)
-            for j in range(LANES):
-                means[j] += low[j] - f * ((np.float64(high[j]) - np.float64(low[j])) / (m - 2 * f))
+        _ranks(keys, f, m - 1 - f, comparators, sample, low, high)
+        _clipped_sums(keys, low, high, m - 2 * f, means)
+        for j in range(LANES):
+            means[j] += low[j] - f * ((np.float64(high[j]) - np.float64(low[j])) / (m - 2 * f))
         for j in range(min(LANES, len(row) - group * LANES)):
             row[group * LANES + j] = means[j]
 
@@ -572,7 +709,7 @@ def _clipped_sums(keys, low, high, count, sums):
 
 
 @_compiled(reorder=False)
-def _means_around_medians(line, starts, m, keep, middle, last, row):
+def _means_around_medians(line, starts, m, keep, middle, last, sample, wide_sample, row):
     """The mean of the `keep` numbers of every column nearest to its median."""
     loaded, away = np.empty((max(LOADED // m, 1), m, LANES), line.dtype), np.empty((m, LANES))
     low, high = np.empty(LANES, line.dtype), np.empty(LANES, line.dtype)
@@ -581,13 +718,13 @@ def _means_around_medians(line, starts, m, keep, middle, last, row):
         if group % len(loaded) == 0:
             _load(line, starts, group * LANES, len(row), loaded)
         keys = loaded[group % len(loaded)]
-        _ranks(keys, (m - 1) // 2, m // 2, middle, low, high)
+        _ranks(keys, (m - 1) // 2, m // 2, middle, sample, low, high)
         for j in range(LANES):
             centre[j] = np.float64(low[j]) / 2 + np.float64(high[j]) / 2
         for i in range(m):
             for j in range(LANES):
                 away[i, j] = abs(keys[i, j] - centre[j])
-        _ranks(away, keep - 1, keep - 1, last, reach, reach)
+        _ranks(away, keep - 1, keep - 1, last, wide_sample, reach, reach)
         _near_means(keys, centre, reach, keep, means)
         for j in range(min(LANES, len(row) - group * LANES)):
             row[group * LANES + j] = means[j]
@@ -626,15 +763,14 @@ def _load(line, starts, start, stop, loaded):
 
 
 @_compiled(reorder=False)
-def _ranks(keys, low, high, comparators, lows, highs):
+def _ranks(keys, low, high, comparators, sample, lows, highs):
     """Every lane's numbers of ranks `low` <= `high`, counted from 0. It may reorder a lane's numbers."""
     m = len(keys)
-    if m <= NETWORK:
+    if sample is None:
         _sort(keys, comparators)
         for j in range(LANES):
             lows[j], highs[j] = keys[low, j], keys[high, j]
         return
-    sample = np.empty((SAMPLE, LANES), keys.dtype)
     for i in range(SAMPLE):
         for j in range(LANES):
             sample[i, j] = keys[(2 * i + 1) * m // (2 * SAMPLE), j]

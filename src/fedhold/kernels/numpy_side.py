@@ -11,17 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
-from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares
+from fedhold.kernels.narrow import widened
+from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Swept
 
 __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
 
 TILE = 2**18  # numbers that stay in a core's cache together with a copy of them
 RUN = 1024  # squares or products added up in the block's own precision before float64 takes over
 SQUARE_RUN = 32  # the same, for squares that a proof relies on
-CACHED, SHORTEST = (
-    2**17,
-    128,
-)  # numbers of a run of all rows that is multiplied with itself; and the fewest columns of it
+# Numbers of a run of all rows that is multiplied with itself. With twice as many, small calls would take two megabytes, which
+# the C library gives back to the system after each: page faults would be a third of the time.
+CACHED = 2**16
+SHORTEST = (
+    512  # the fewest columns of it: adding up the products of shorter runs takes a tenth of the time of making them
+)
+HALVED = 40  # rows. Up to this many, the products of all pairs are made in two halves.
 MOST_PARALLEL = (
     2048  # rows. Beyond this, even two matrices of all pairs at a time, one for each thread, take too much memory.
 )
@@ -59,8 +63,8 @@ class NumpyKernels:
         return self.measuring() if around else self.sweeping()
 
     def sweeping(self) -> Portion:
-        """For products, sweep and images."""
-        return Portion(2**19, parallel=True)
+        """For products, sweep and images. Smaller blocks would stay in a core's own cache, but calls would cost more."""
+        return Portion(2**20, parallel=True)
 
     def measuring(self) -> Portion:
         """For residuals and squared_distances, which make a copy of the block."""
@@ -122,6 +126,12 @@ class NumpyKernels:
         found = self.products(residual, delta, None)
         return found if len(rows) == 1 else Products(found.along, found.size, float(np.dot(sums[1], sums[1])))
 
+    def first_sweep(self, block: Block, weights: Vector, place: Block | None, centre: Vector) -> Swept:
+        """The rows' squares, and a sweep around the place (None: the origin), which has the block's precision."""
+        # The products of BLAS read memory faster than the squares do, which then find the block in cache.
+        products = self.sweep(block, weights[None], place, centre)
+        return Swept(self.squares(block, place), products)
+
     def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
         """Write weights @ X to `centre`, by residuals to an anchor point; the weights sum to 1."""
         shares = weights.astype(block.dtype)
@@ -129,7 +139,7 @@ class NumpyKernels:
             centre[:] = shares @ block
             return
         # A copy of the whole block costs more than all else, where memory has to be asked for.
-        for at in _cached(block, block.shape[1]):
+        for at in _cached(block):
             centre[at] = anchor[at] + shares @ _around(block[:, at], anchor[at])
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
@@ -167,11 +177,11 @@ class NumpyKernels:
         Both are added up in runs of RUN columns at most.
         """
         products, squares = np.zeros((len(block), len(block))), np.zeros(len(block))
-        for at in _cached(block, RUN):
+        for at in _cached(block):
             part = _columns(block, at)
-            residual = part if place is None else part - place[at]
-            products += residual @ residual.T
-            squares += np.vecdot(part, part)
+            _add_pairs(products, part if place is None else part - place[at])
+            for runs in _runs(part, RUN):
+                squares += np.vecdot(runs, runs).sum(axis=0, dtype=np.float64)
         return Pairs(products, squares)
 
     def residual_gram(self, block: Block, place: Block, pulls: Vector) -> Pairs:
@@ -182,20 +192,29 @@ class NumpyKernels:
         """
         m = len(block)
         products, squares, force = np.zeros((m, m)), np.zeros(m), 0.0
-        for at in _cached(block, RUN):
+        for at in _cached(block):
             residual = _columns(block, at) - place[at]
-            products += residual @ residual.T
-            for pieces in _runs(residual, SQUARE_RUN):
-                squares += np.vecdot(pieces, pieces).sum(axis=0, dtype=np.float64)
-            force += self.force(residual, pulls)
+            _add_pairs(products, residual)
+            found = self.short_sums(residual, pulls)
+            squares += found.squares
+            force += found.force
         return Pairs(products, squares, force)
 
-    def force(self, residual: Block, pulls: Vector) -> float:
-        """|sum_i pulls_i residual_i|^2, over runs of SQUARE_RUN rows."""
+    def short_sums(self, residual: Block, pulls: Vector) -> Residuals:
+        """The squares of residuals in runs of SQUARE_RUN columns, and the force of pulls on them, in as many rows at a time."""
+        squares = np.zeros(len(residual))
+        for pieces in _runs(residual, SQUARE_RUN):
+            squares += np.vecdot(pieces, pieces).sum(axis=0, dtype=np.float64)
         pulls, force = pulls.astype(residual.dtype), np.zeros(residual.shape[1])
         for first in range(0, len(residual), SQUARE_RUN):
             force += pulls[first : first + SQUARE_RUN] @ residual[first : first + SQUARE_RUN]
-        return float(force @ force)
+        return Residuals(squares, float(force @ force))
+
+    # Conversion.
+
+    def widened(self, bits: Block, *, brain: bool) -> Block:
+        """The float16 numbers with these bits, or the bfloat16 ones (`brain`), as float32; the block may be `Rows`."""
+        return widened(np.asarray(bits), brain=brain)
 
     # New rows.
 
@@ -244,11 +263,26 @@ def _around(block: Block, anchor: Vector | None) -> Block:
     return block if anchor is None else block - anchor.astype(block.dtype, copy=False)
 
 
-def _cached(block: Block, most: int) -> Iterator[slice]:
-    """The columns of a block, as many at a time as stay in cache, and no more than `most`."""
+def _cached(block: Block) -> Iterator[slice]:
+    """The columns of a block, as many at a time as stay in cache: whole runs of RUN, or parts of one where rows are many."""
     m, width = block.shape
-    length = min(max(CACHED // m, SHORTEST), most)
+    length = max(CACHED // m, SHORTEST)
+    length -= length % RUN if length > RUN else 0
     return (slice(start, min(start + length, width)) for start in range(0, width, length))
+
+
+def _add_pairs(products: Matrix, block: Block) -> None:
+    """Add <x_i, x_j> of all pairs of rows to `products`, in runs of RUN columns.
+
+    BLAS has a way with small products, but not with a matrix times itself. Few rows are therefore multiplied in two halves,
+    in a quarter to a half of the time.
+    """
+    m = len(block)
+    half = m // 2 if m <= HALVED else 0
+    for runs in _runs(block, RUN):
+        for rows in (slice(half), slice(half, m)):
+            found = runs[:, rows] @ runs.swapaxes(1, 2)
+            products[rows] += found[0] if len(found) == 1 else found.sum(axis=0, dtype=np.float64)
 
 
 def _columns(block: Block | Rows, at: slice) -> Block:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedhold.kernels.arrays import Matrix, Vector
 
-__all__ = ["Pairs", "Products", "Residuals", "Signs", "Squares", "Sums", "added"]
+__all__ = ["Pairs", "Products", "Residuals", "Signs", "Squares", "Sums", "Swept", "added"]
 
 Found = TypeVar("Found", bound="Vector | Sums")
 
@@ -43,6 +43,14 @@ class Products(Sums):
     along: Vector
     size: float
     force: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Swept(Sums):
+    """What one reading of rows finds out about them and a weighted centre: their squares, and their products with it."""
+
+    squares: Squares
+    products: Products
 
 
 @dataclass(frozen=True, eq=False)

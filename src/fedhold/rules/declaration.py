@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeVar, cast
 
 from fedhold.errors import FEWER, integer, require
 from fedhold.geometry import Geometry, Rescaled, Solved
-from fedhold.updates import Columnwise, admit
+from fedhold.kernels import Weights
+from fedhold.updates import Centre, Columnwise, Updates, admit
 
 __all__ = ["Bound", "Declaration", "declaration_of", "declares"]
 
@@ -59,6 +60,8 @@ class Declaration:
                of the geometry but m
     centres    it needs the clients' distances to several weighted centres, for which a Gram matrix can save passes
     spreads    it needs the directions in which clients spread, too, for which a Gram matrix can save more passes
+    begins     (updates, samples) -> the weighted centre to which it needs the clients' distances first: the pass that checks
+               the numbers then finds these, too. None where that is not known beforehand
     pairs      it needs the distances between all pairs of clients, which take a Gram matrix
     certifies  its result comes with a proof of how near everyone else's Huber aggregate is, whichever f are left out
     from_last  by definition it starts from the last round's aggregate
@@ -78,6 +81,7 @@ class Declaration:
     view: Literal["geometry", "columns"] = "geometry"
     centres: bool = True
     spreads: bool = False
+    begins: Callable[[Updates, Weights], Centre] | None = None
     pairs: bool = False
     certifies: bool = False
     from_last: bool = False

@@ -8,18 +8,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedhold.errors import integer, positive, require
-from fedhold.geometry import Geometry, Measurement, Solved, normalised, pulls_at, solve
+from fedhold.geometry import Geometry, Measurement, Solved, normalised, pulls_at, sampled_centre, solve
 from fedhold.kernels import Vector, Weights, middle, numbers, weighted_median
 from fedhold.rules.declaration import Bound, declares
 from fedhold.thresholds import Threshold, kappa_of, threshold_function
+from fedhold.updates import Centre
 
 __all__ = ["centered_clipping", "geometric_median", "huber", "mean", "median_of_means"]
 
+TINY = float(np.finfo(np.float64).tiny)
 VANISHING = 1e-250  # typical distances. For thresholds below this, T_i/d_i could round to 0 for every client.
 LIMIT = 1e-6  # typical distances. A threshold this small stands for 0, and moves the answer by at most as much.
 
 
-@declares(centres=False, accuses=True)
+@declares(centres=False, begins=lambda _, samples: Centre(normalised(samples)), accuses=True)
 def mean(geometry: Geometry) -> Weights:
     """The mean weighted by samples. It is not robust; other rules are measured against it.
 
@@ -35,7 +37,7 @@ def mean(geometry: Geometry) -> Weights:
     return normalised(geometry.samples)
 
 
-@declares(certifies=True, accuses=True)
+@declares(begins=sampled_centre, certifies=True, accuses=True)
 def huber(
     geometry: Geometry,
     *,
@@ -69,7 +71,7 @@ def huber(
     return replace(_huber(geometry, threshold_at, tol, max_iterations, start), kappa=kappa_of(threshold_at))
 
 
-@declares(accuses=True)
+@declares(begins=sampled_centre, accuses=True)
 def geometric_median(
     geometry: Geometry, *, tol: float = 1e-6, max_iterations: int = 200, start: Vector | None = None
 ) -> Solved:
@@ -101,7 +103,7 @@ def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations:
 
     def thresholds_at(distances: Vector) -> Vector:
         if kappa is not None and (typical := middle(roots * distances)) > 0:  # The automatic rule needs no checks.
-            return np.maximum(kappa * typical / roots, np.finfo(np.float64).tiny)
+            return np.maximum(kappa * typical / roots, TINY)
         thresholds = numbers(threshold(geometry.real(distances), geometry.samples))
         if thresholds.shape != distances.shape or not (thresholds >= 0).all():
             raise ValueError(

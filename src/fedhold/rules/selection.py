@@ -32,11 +32,11 @@ READ = 4096  # pairs that its search reads at a time
 def krum_scores(squared_distances: Matrix, f: int) -> Vector:
     """The sum of the m - f - 2 smallest squared distances to other clients, for every client.
 
-    squared_distances  of all pairs, 0 on the diagonal
+    squared_distances  of these clients to all; 0 to itself
     f                  how many liars to withstand
     """
     others = np.sort(squared_distances, axis=1)[:, 1:]  # a client's distance 0 to itself sorts first
-    neighbours = max(len(squared_distances) - f - 2, 1)
+    neighbours = max(squared_distances.shape[1] - f - 2, 1)
     scores: Vector = others[:, :neighbours].sum(axis=1)
     return scores
 
@@ -84,7 +84,7 @@ def multi_krum(geometry: Geometry, *, f: int, keep: int | None = None) -> Weight
 
 
 def _lowest_scores(geometry: Geometry, f: int, keep: int) -> Weights:
-    scores = krum_scores(geometry.squared_distances, f)
+    scores = geometry.over_pairs(lambda rows: krum_scores(rows, f))
     return equal_weights(np.argsort(scores, kind="stable")[:keep], geometry.m)
 
 

@@ -25,6 +25,7 @@ from fedhold.updates.files import (
 from fedhold.updates.matrix import Updates
 from fedhold.updates.passes import (
     ALL_PAIRS,
+    Centre,
     Columnwise,
     FirstLook,
     ResidualPairs,
@@ -37,6 +38,7 @@ from fedhold.updates.passes import (
     gram_around,
     images,
     measured,
+    over_pairs,
     places_on_a_line,
     product_error,
     products_with,
@@ -52,6 +54,7 @@ from fedhold.updates.passes import (
 __all__ = [
     "ALL_PAIRS",
     "Admission",
+    "Centre",
     "Columnwise",
     "DamagedFileError",
     "FirstLook",
@@ -71,6 +74,7 @@ __all__ = [
     "open_update",
     "open_updates",
     "opened",
+    "over_pairs",
     "past_damaged_files",
     "paths_of",
     "places_on_a_line",

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from numbers import Real
 from typing import Any
 
@@ -13,14 +14,27 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhold.errors import positive, visible
-from fedhold.kernels import Vector, dtype_name, each, host, is_array, is_dask, kind, largest, middle, to_host
+from fedhold.kernels import (
+    TILE,
+    Vector,
+    Weights,
+    dtype_name,
+    each,
+    host,
+    is_array,
+    is_dask,
+    kind,
+    largest,
+    middle,
+    to_host,
+)
 from fedhold.updates.matrix import DOUBLE_ROOM, Source, Updates, exponents_of
 from fedhold.updates.passes import FirstLook, Wanted, first_look
 from fedhold.updates.structure import Leaf, Signature, count, describe, flatten, form, signature
 
 __all__ = ["Admission", "admit"]
 
-LITTLE = 2**22  # numbers
+LITTLE, PART = 2**22, 16  # numbers, and the part of all numbers up to which small arrays are copied
 AGGREGABLE = ("float", "integer")
 LONGEST_REASON = 200  # characters. A client chooses the names of its arrays, which reasons quote.
 FARTHEST = 1e100  # A start with larger numbers is refused, so that all of them can be squared.
@@ -102,7 +116,7 @@ def admit(
     samples: ArrayLike | None,
     sample_cap: float | None,
     like: object | None,
-    wanted: Callable[[Updates, int], Wanted],
+    wanted: Callable[[Updates, Weights, int], Wanted],
 ) -> Admission:
     """Check structure, dtypes, samples and finiteness of every client; reject only those that fail.
 
@@ -110,8 +124,8 @@ def admit(
     samples     the n_i they claim
     sample_cap  the multiple of the median n_i at which claims are capped; None trusts all claims
     like        an update of the right structure; None: the structure that most clients share is right
-    wanted      (updates, how many clients were rejected before a number was read) -> what else the pass that looks for
-                numbers that are not finite should find
+    wanted      (updates, their n_i, how many clients were rejected before a number was read) -> what else the pass that looks
+                for numbers that are not finite should find
     """
     clients = _clients(updates)
     stacked = is_array(updates)
@@ -133,7 +147,8 @@ def admit(
     sources = _sources(updates, leaves, sound)
     skips = stacked and hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
-    look = first_look(matrix, wanted(matrix, len(clients) - len(sound)))
+    supposed = np.minimum(claimed[sound], _limit(claimed[sound], sample_cap))  # if all of them will be admitted
+    look = first_look(matrix, wanted(matrix, supposed, len(clients) - len(sound)))
     fit = np.isfinite(look.magnitudes)
     for i in sound[~fit].tolist():
         reasons[i] = "numbers that are not finite"
@@ -144,7 +159,9 @@ def admit(
     _someone(admitted, reasons)
     if not fit.all():
         matrix = matrix.take(np.flatnonzero(fit))
-    used = _capped(claimed, admitted, sample_cap, reasons)
+    limit = _limit(claimed[admitted], sample_cap)
+    for i in admitted[claimed[admitted] > limit].tolist():
+        reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
     template = like
     if like is None:
         template = clients[admitted[0]] if stacked else _most_usual([clients[i] for i in admitted])
@@ -153,7 +170,7 @@ def admit(
         updates=matrix.scaled(look.magnitudes),
         look=look,
         admitted=admitted,
-        samples=used,
+        samples=np.minimum(claimed[admitted], limit),
         claimed=claimed,
         reasons=tuple(reasons),
         template=template,
@@ -217,7 +234,7 @@ def _readable(update: object) -> list[Leaf]:
     for leaf in leaves:
         if kind(leaf.array) not in AGGREGABLE:
             raise TypeError(f"dtype {kind(leaf.array)} is neither float nor integer")
-    return [Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
+    return [leaf if type(leaf.array) is np.ndarray else Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
 
 
 def _expected(signatures: list[Signature | None], like: object | None) -> Signature:
@@ -264,19 +281,15 @@ def _number(claim: object) -> float:
         return np.inf
 
 
-def _capped(claimed: Vector, admitted: NDArray[np.intp], sample_cap: float | None, reasons: list[str]) -> Vector:
-    """The n_i of the admitted clients, none beyond sample_cap times their median."""
-    used = claimed[admitted]
+def _limit(claimed: Vector, sample_cap: float | None) -> float:
+    """The largest n_i that counts: sample_cap times their median."""
     if sample_cap is None:
-        return used
+        return np.inf
     if positive(sample_cap, "sample_cap", infinite=True) < 1:
         raise ValueError(
             f"sample_cap must be at least 1, got {sample_cap}: it is a multiple of the median n_i. Pass 3, or None to trust."
         )
-    limit = sample_cap * middle(used)
-    for i in admitted[used > limit].tolist():
-        reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
-    return np.minimum(used, limit)
+    return sample_cap * middle(claimed)
 
 
 def _someone(left: NDArray[np.intp], reasons: list[str], hint: str = "") -> None:
@@ -288,10 +301,7 @@ def _someone(left: NDArray[np.intp], reasons: list[str], hint: str = "") -> None
 
 
 def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np.intp]) -> tuple[Source, ...]:
-    """One source per array of the model. A stacked array stays one array; lists keep only the sound clients.
-
-    Few numbers in lists are copied to one array: passes over many small arrays would take longer than the copy.
-    """
+    """One source per array of the model, or for neighbouring small ones. Of lists, only the sound clients are kept."""
     if is_dask(updates):
         from fedhold.updates.cluster import source_of
 
@@ -304,15 +314,40 @@ def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np
         return (Source.of(array if array.ndim == 2 else array.reshape(len(array), size), size),)
     chosen = [[leaf.array for leaf in own] for i in sound if (own := leaves[i]) is not None]
     sizes = [count(array) for array in chosen[0]]
-    sources = tuple(Source.of([own[k] for own in chosen], size) for k, size in enumerate(sizes))
-    alike = len({source.dtype for source in sources}) == 1 and not sources[0].costly_to_read
-    if not alike or len(chosen) * sum(sizes) > LITTLE:
-        return sources
-    matrix = np.empty((len(chosen), sum(sizes)), sources[0].dtype)
+    found = [Source.of([own[k] for own in chosen], size) for k, size in enumerate(sizes)]
+    small, sources = _small(found, len(chosen)), list[Source]()
+    for (together, dtype), group in groupby(range(len(found)), lambda k: (small[k], found[k].dtype)):
+        keys = list(group)
+        sources += (
+            [_joined([own[keys[0] : keys[-1] + 1] for own in chosen], dtype)] if together else [found[k] for k in keys]
+        )
+    return tuple(sources)
+
+
+def _small(sources: list[Source], m: int) -> list[bool]:
+    """Which arrays are copied to one with their neighbours: passes over many small arrays would take longer than the copy.
+
+    All of them where there are few numbers; otherwise those that stay in cache, if they are few beside the others.
+    """
+    numbers = m * sum(source.size for source in sources)
+    if any(source.costly_to_read for source in sources):
+        return [False] * len(sources)
+    if numbers <= LITTLE:
+        return [True] * len(sources)
+    small = [m * source.size <= TILE for source in sources]
+    copied = m * sum(source.size for source, one in zip(sources, small, strict=True) if one)
+    in_order = all(source.axes is None for source in sources)
+    return small if in_order and copied <= numbers // PART else [False] * len(sources)
+
+
+def _joined(clients: list[list[Any]], dtype: type[np.float32] | type[np.float64]) -> Source:
+    """Some arrays of every client, one after the other, as one array."""
+    size = sum(count(array) for array in clients[0])
+    matrix = np.empty((len(clients), size), dtype)
     with np.errstate(over="ignore"):  # A longdouble beyond float64 becomes infinite, and its client is rejected.
-        for row, own in zip(matrix, chosen, strict=True):
+        for row, own in zip(matrix, clients, strict=True):
             np.concatenate([to_host(array, None).reshape(-1) for array in own], out=row)
-    return (Source.of(matrix, sum(sizes)),)
+    return Source.of(matrix, size)
 
 
 def _kind_of(updates: object) -> type[Updates]:

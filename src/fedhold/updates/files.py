@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fedhold.errors import listed, visible
+from fedhold.kernels import to_host
 from fedhold.storage import whole_file
 
 __all__ = [
@@ -115,7 +116,7 @@ class StoredArray:
         if self.code == "bfloat16":  # A bfloat16 is the upper half of a float32.
             out[:] = np.left_shift(raw, 16, dtype=np.uint32).view(np.float32)
         elif not direct:
-            out[:] = raw
+            out[:] = to_host(raw, None)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """The whole array in memory, for callers that need all of it."""

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.kernels import (
+    BFLOAT16,
+    ENOUGH,
     TILE,
     Block,
     Matrix,
@@ -26,8 +28,10 @@ from fedhold.kernels import (
     Sums,
     Vector,
     added,
+    bits_of,
     compute_dtype,
     dtype_name,
+    is_narrow,
     kernels_for,
     largest,
     middle,
@@ -53,6 +57,7 @@ STORED = 2**28  # bytes that all threads gather at a time where clients came as 
 LINE = 64  # columns: whole cache lines
 # Columns of a block per row, where its result has m x m numbers of 8 bytes: all results then take a twelfth of the data.
 BULK, MOST_PARTS = 24, 16
+MOST_PAIRED = 4096  # clients, of which all pairs are 134 MB
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
 DOUBLE_ROOM = 400  # the same for float64
@@ -104,12 +109,30 @@ class Source:
             return None
         return Rows.of(list(self.rows))
 
-    def read(self, start: int, stop: int, clients: NDArray[np.intp] | None, out: Block | None = None) -> Block:
+    @cached_property
+    def narrow(self) -> Narrow | None:
+        """The clients' arrays, where all are float16 or all bfloat16, in memory."""
+        if isinstance(self.rows, np.ndarray):
+            return Narrow(bits_of(self.rows), self.rows.dtype == BFLOAT16) if is_narrow(self.rows.dtype) else None
+        if not isinstance(self.rows, list) or not all(isinstance(row, np.ndarray) for row in self.rows):
+            return None
+        kind = self.rows[0].dtype
+        if not is_narrow(kind) or any(row.dtype != kind for row in self.rows):
+            return None
+        lying = Rows.of([bits_of(row) for row in self.rows])
+        return None if lying is None else Narrow(lying, kind == BFLOAT16)
+
+    def read(
+        self,
+        start: int,
+        stop: int,
+        clients: NDArray[np.intp] | None,
+        kernels: NumpyKernels,
+        out: Block | None = None,
+    ) -> Block:
         """Columns start to stop of the given clients (None: all of them): in `out`, or as a view where that is possible."""
-        if hasattr(self.rows, "dtype"):
-            view = self.rows[:, start:stop] if clients is None else self.rows[:, start:stop][clients]
-            with np.errstate(over="ignore"):
-                block = to_host(view, self.dtype)
+        block = self._read_at_once(start, stop, clients, kernels)
+        if block is not None:
             if out is None:
                 return block
             out[:] = block
@@ -124,10 +147,45 @@ class Source:
                     row[:] = to_host(_between(array, start, stop), None)
         return out
 
+    def _read_at_once(
+        self, start: int, stop: int, clients: NDArray[np.intp] | None, kernels: NumpyKernels
+    ) -> Block | None:
+        """The same, in one step for all clients; None where their arrays have to be read one by one."""
+        if self.narrow is not None:
+            return kernels.widened(self.narrow.part(start, stop, clients), brain=self.narrow.brain)
+        if hasattr(self.rows, "dtype"):
+            view = self.rows[:, start:stop] if clients is None else self.rows[:, start:stop][clients]
+            with np.errstate(over="ignore"):
+                return to_host(view, self.dtype)
+        if self.in_place is None:
+            return None
+        part = self.in_place.part(start, stop)
+        return np.asarray(part if clients is None else part.taken(clients))
+
     @property
     def costly_to_read(self) -> bool:
         """Whether every pass reads files."""
         return isinstance(self.rows, list) and isinstance(self.rows[0], StoredArray)
+
+
+@dataclass(frozen=True, eq=False)
+class Narrow:
+    """The clients' float16 or bfloat16 numbers.
+
+    bits   an (m, size) array of their bits, or the bits as rows where they lie
+    brain  whether they are bfloat16
+    """
+
+    bits: Block | Rows
+    brain: bool
+
+    def part(self, start: int, stop: int, clients: NDArray[np.intp] | None) -> Block:
+        """The bits of columns start to stop of the given clients (None: all of them)."""
+        if isinstance(self.bits, Rows):
+            rows = self.bits.part(start, stop)
+            return cast(Block, rows if clients is None else rows.taken(clients))
+        block = self.bits[:, start:stop]
+        return block if clients is None else block[clients]
 
 
 def _axes_in_memory(arrays: Sequence[Any]) -> tuple[int, ...] | None:
@@ -280,6 +338,11 @@ class Updates:
         """Whether a pass over the data costs more than any computation with it, because it reads files or a cluster."""
         return self.sources[0].costly_to_read
 
+    @property
+    def few_pairs(self) -> bool:
+        """Whether the products of all pairs of clients take little memory, or save passes that cost more than memory."""
+        return self.m <= MOST_PAIRED or self.costly_to_read
+
     @cached_property
     def kernels(self) -> NumpyKernels:
         """The kernels to use for data of this size."""
@@ -344,8 +407,8 @@ class Updates:
     def vector(self, arrays: list[Any]) -> Vector:
         """The arrays of one update as a vector of d numbers."""
         wide = [to_host(array, np.float64) for array in arrays]
-        if len(self.sources) == 1:
-            return np.concatenate([self.sources[0].flattened(array) for array in wide])
+        if all(source.axes is None for source in self.sources):  # One source may hold several arrays.
+            return np.concatenate([array.reshape(-1) for array in wide])
         return np.concatenate([source.flattened(array) for source, array in zip(self.sources, wide, strict=True)])
 
     def rounded(self, vector: Vector) -> Vector:
@@ -392,13 +455,13 @@ class Updates:
             offset += source.size
         if len(parts) == 1:
             source, low, high = parts[0]
-            block = source.read(low, high, self.clients)
+            block = source.read(low, high, self.clients, self.kernels)
         else:
             wide = any(source.dtype is np.float64 for source, *_ in parts)
             block = np.empty((self._rows, stop - start), np.float64 if wide else np.float32)
             place = 0
             for source, low, high in parts:
-                source.read(low, high, self.clients, block[:, place : place + high - low])
+                source.read(low, high, self.clients, self.kernels, block[:, place : place + high - low])
                 place += high - low
         if self.base:
             block = np.ldexp(block.astype(np.float64), self.base)
@@ -426,6 +489,8 @@ class Updates:
 
     def joined(self, spans: list[tuple[int, int]]) -> Block:
         """The columns of several spans, side by side."""
+        if self._views:
+            return np.concatenate([self.sources[0].rows[:, start:stop] for start, stop in spans], axis=1)
         return np.concatenate([self.read(*span) for span in spans], axis=1)
 
     # Passes.
@@ -441,20 +506,21 @@ class Updates:
         """What is gathered from the kernel's results, for each range of columns that is read at a time."""
         width = self._width(portion)
 
-        @np.errstate(over="ignore", invalid="ignore")  # It is set here because threads do not inherit it.
         def run(span: Span) -> Gathered:
-            if span.rows is not None:
-                return gathered(iter([kernel(cast(Block, span.rows), slice(span.start, span.stop))]))
-            slab = self.read(span.start, span.stop)
-            if portion.bulky and self._views:
-                return gathered(iter([kernel(slab, slice(span.start, span.stop))]))
-            return gathered(
-                kernel(slab[:, a : a + width], slice(span.start + a, span.start + min(a + width, slab.shape[1])))
-                for a in range(0, slab.shape[1], width)
-            )
+            with np.errstate(over="ignore", invalid="ignore"):  # It is set here because threads do not inherit it.
+                if span.rows is not None:
+                    return gathered(iter([kernel(cast(Block, span.rows), slice(span.start, span.stop))]))
+                slab = self.read(span.start, span.stop)
+                if portion.bulky and self._views:
+                    return gathered(iter([kernel(slab, slice(span.start, span.stop))]))
+                return gathered(
+                    kernel(slab[:, a : a + width], slice(span.start + a, span.start + min(a + width, slab.shape[1])))
+                    for a in range(0, slab.shape[1], width)
+                )
 
-        spans, workers = self.spans(portion), thread_count() if portion.parallel else 1
-        return map(run, spans) if workers == 1 or len(spans) == 1 else shared(run, spans, workers)
+        spans = self.spans(portion)
+        workers = thread_count() if portion.parallel and len(spans) > 1 else 1
+        return map(run, spans) if workers == 1 else shared(run, spans, workers)
 
     def run(self, kernel: Kernel[None], portion: Portion) -> None:
         """Run a kernel that writes its results somewhere over all blocks."""
@@ -480,7 +546,8 @@ class Updates:
                     parts = min(max(stretch.width // (BULK * self.m), fewest), MOST_PARTS)
                     width = max(width, -(-stretch.width // parts))
                 pairs = -(-stretch.width // (2 * width))
-                width = -(-stretch.width // (2 * pairs * LINE)) * LINE if pairs > 1 else width
+                if pairs > 1 or (portion.parallel and stretch.width * self.m >= ENOUGH):
+                    width = -(-stretch.width // (2 * pairs * LINE)) * LINE
             else:
                 width = self._width(portion)
                 width *= max(self._slab // (width * self._rows), 1)
@@ -513,7 +580,7 @@ class Updates:
         """How many rows are read, before any mixture."""
         return self.m if self.mixture is None else self.mixture.matrix.shape[1]
 
-    @property
+    @cached_property
     def _views(self) -> bool:
         """Whether blocks are views of one array, so that none of them costs memory."""
         source, *others = self.sources

@@ -20,20 +20,25 @@ from fedhold.kernels import (
     Matrix,
     NumpyKernels,
     Pairs,
+    Portion,
     Products,
     Residuals,
     Signs,
     Squares,
     Sums,
+    Swept,
     Vector,
     Weights,
     middle,
+    shared,
+    thread_count,
 )
 from fedhold.updates.matrix import SINGLE_ROOM, Updates
 
 __all__ = [
     "ALL_PAIRS",
     "AllPairs",
+    "Centre",
     "Columnwise",
     "FirstLook",
     "Measured",
@@ -47,6 +52,7 @@ __all__ = [
     "gram_around",
     "images",
     "measured",
+    "over_pairs",
     "places_on_a_line",
     "product_error",
     "products_with",
@@ -60,7 +66,11 @@ __all__ = [
 ]
 
 SAMPLED = 256  # columns of a sample. Distances over this many are right to some percent.
+# A sample of much data has more columns, which foretell steps of a solve: up to so many numbers, and this part of the data.
+FORETELLING, SMALL_PART = 2**17, 1 / 128
+MOST_SAMPLED = 2**18  # numbers of a sample, from which on it has fewer columns
 FEWER_SAMPLED = 64  # columns that tell whether all clients are far from 0
+ROWS_OF_PAIRS = 2**22  # distances of some clients to all that a thread has at a time: 32 MB
 STRAIGHT = 1e-4  # Points off a line by less than this, relatively, are on it.
 NEAR = 2  # An origin within this many times the clients' distances to their median costs no digits that matter.
 
@@ -104,7 +114,20 @@ class AllPairs:
 
 ALL_PAIRS = AllPairs()
 
-Wanted = Columnwise | AllPairs | None
+
+@dataclass(frozen=True, eq=False)
+class Centre:
+    """Asks the first look for a weighted centre, and every client's products with it.
+
+    weights  the centre is weights @ X; they sum to 1
+    sample   the columns that the weights were found from; None where they follow from the samples n_i alone
+    """
+
+    weights: Weights
+    sample: Sample | None = None
+
+
+Wanted = Columnwise | AllPairs | Centre | None
 """What the pass that looks for numbers that are not finite should find as well; None: only the clients' lengths."""
 
 
@@ -118,8 +141,9 @@ class FirstLook:
     reference     r: a client's update, which was subtracted from all, because all are far from 0; None where 0 was as good
     around        |X_i - r| for all clients, where there is a reference
     pairs         <X_i - r, X_j - r> for all pairs, if pairs were wanted
-    row           the row of the column rule, if one was wanted
+    row           the row of the column rule, or the weighted centre, if one was wanted
     row_products  the products of every client with that row, around r
+    centre        what the weighted centre was made from, if one was wanted
     """
 
     magnitudes: Vector
@@ -129,6 +153,7 @@ class FirstLook:
     pairs: Matrix | None = None
     row: Vector | None = None
     row_products: Products | None = None
+    centre: Centre | None = None
 
     def of(self, admitted: NDArray[np.bool_]) -> FirstLook:
         """What is known about the admitted clients alone. The matrix of pairs is cut down in its own memory."""
@@ -144,6 +169,7 @@ class FirstLook:
             pairs=_cut(self.pairs, np.flatnonzero(admitted)) if usual and self.pairs is not None else None,
             row=self.row if everyone else None,
             row_products=self.row_products if everyone else None,
+            centre=self.centre if everyone else None,
         )
 
     @property
@@ -164,16 +190,20 @@ class _Looked(Sums):
 def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     """The first pass over the data. It assumes that all clients will be admitted; see `FirstLook.of`."""
     kernels, m = updates.kernels, updates.m
-    row = updates.zeros() if isinstance(wanted, Columnwise) else None
-    # A sample of files would cost more than the pass that it might save.
-    sampled = isinstance(wanted, AllPairs) or not updates.costly_to_read
-    client = _central_client(updates) if sampled else None
+    row = updates.zeros() if isinstance(wanted, Columnwise | Centre) else None
+    centre = wanted if isinstance(wanted, Centre) else None
+    client = _central_client(updates, wanted)
     reference = None if client is None else updates.zeros()
     place_in = _place_in(client, reference)
     if isinstance(wanted, Columnwise):
         look, portion = _row_look(kernels, wanted, row, place_in), kernels.ordering(m, copied=False)
     elif isinstance(wanted, AllPairs):
         look, portion = _pairs_look(kernels, place_in), kernels.pairing(m)
+    elif isinstance(wanted, Centre):
+        look, portion = (
+            _centre_look(kernels, wanted.weights, row, place_in),
+            kernels.squaring(around=client is not None),
+        )
     else:
         look, portion = _plain_look(kernels, place_in), kernels.squaring(around=client is not None)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -187,7 +217,7 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
         odd = np.flatnonzero(~lengths)
         parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.squaring())
         magnitudes[odd] = np.maximum.reduce(list(parts), axis=0)  # This propagates NaN.
-    return FirstLook(magnitudes, lengths, reference, around, found.pairs, row, found.row_products)
+    return FirstLook(magnitudes, lengths, reference, around, found.pairs, row, found.row_products, centre)
 
 
 Place = Callable[[Block, slice], Block | None]
@@ -221,6 +251,18 @@ def _row_look(
         delta = row[at] if place is None else row[at] - place
         products = kernels.products_in_threads(block, delta.astype(block.dtype), place)
         return _Looked(kernels.squares(block, place), row_products=products)
+
+    return look
+
+
+def _centre_look(
+    kernels: NumpyKernels, weights: Weights, row: Vector | None, place_in: Place
+) -> Callable[[Block, slice], _Looked]:
+    assert row is not None
+
+    def look(block: Block, at: slice) -> _Looked:
+        found: Swept = kernels.first_sweep(block, weights, place_in(block, at), row[at])
+        return _Looked(found.squares, row_products=found.products)
 
     return look
 
@@ -270,12 +312,35 @@ class Sample:
 
     def distances(self, weights: Weights) -> Vector:
         """Every client's distance to the weighted centre."""
-        return _norms(self.residual - (weights @ self.residual).astype(self.residual.dtype))
+        return _norms(self._around(weights))
+
+    def cosines(self, weights: Weights) -> Matrix:
+        """The cosines of the angles between the clients' residuals to the weighted centre, as far as these columns tell.
+
+        Those of independent clients would be 1 / sqrt(columns) by chance. As much as that explains is taken off all of them.
+        """
+        away = self._around(weights)
+        lengths = _norms(away)[:, None]
+        units = np.divide(away, lengths, out=np.zeros_like(away), where=lengths > 0)
+        cosines: Matrix = (units @ units.T).astype(np.float64)
+        np.fill_diagonal(cosines, 0.0)
+        found, chance = float(np.square(cosines).sum()), len(away) * (len(away) - 1) / self.columns
+        cosines *= max(1 - chance / found, 0.0) if found > 0 else 0.0
+        np.fill_diagonal(cosines, 1.0)
+        return cosines
+
+    def _around(self, weights: Weights) -> Block:
+        return self.residual - (weights @ self.residual).astype(self.residual.dtype)
 
 
-def sample_of(updates: Updates, columns: int = SAMPLED) -> Sample:
-    """Some columns of every client, spread evenly over all of them."""
-    block = updates.sample(columns)
+def sample_of(updates: Updates, columns: int | None = None) -> Sample:
+    """Some columns of every client, spread evenly over all of them; fewer of very many clients, whose errors average out.
+
+    columns  how many, if that is known; by default SAMPLED, or more of much data
+    """
+    if columns is None:
+        columns = max(SAMPLED, min(FORETELLING // updates.m, int(updates.d * SMALL_PART)))
+    block = updates.sample(max(min(columns, MOST_SAMPLED // updates.m), FEWER_SAMPLED))
     m, turned = updates.m, np.array(block.T, order="C")
     half = m // 2
     turned.partition(half, axis=1)
@@ -301,13 +366,17 @@ def _norms(block: Block) -> Vector:
     return np.sqrt(np.vecdot(block, block))
 
 
-def _central_client(updates: Updates) -> int | None:
+def _central_client(updates: Updates, wanted: Wanted) -> int | None:
     """A client near the middle of most others, as far as a sample tells; None where 0 is about as near to them.
 
-    The numbers have not been checked yet, and may be anything.
+    The numbers have not been checked yet, and may be anything. A sample of files would cost more than the pass that it might
+    save, unless it has been read already, or the pass makes the products of all pairs.
     """
+    sample = wanted.sample if isinstance(wanted, Centre) else None
+    if sample is None and updates.costly_to_read and not isinstance(wanted, AllPairs):
+        return None
     with np.errstate(over="ignore", invalid="ignore"):
-        sample = sample_of(updates, FEWER_SAMPLED)
+        sample = sample_of(updates, FEWER_SAMPLED) if sample is None else sample
         distances = sample.distances_to_median()
         near = middle(sample.lengths) <= NEAR * middle(distances)
     return None if near else int(np.argmin(np.where(np.isfinite(distances), distances, np.inf)))
@@ -438,6 +507,33 @@ def gram_around(updates: Updates, place: Vector) -> Matrix:
         return kernels.gram(block, place[at].astype(block.dtype))
 
     return updates.sum(kernel, kernels.pairing(updates.m)).products
+
+
+def over_pairs(updates: Updates, place: Vector, measure: Callable[[Matrix], Vector]) -> Vector:
+    """measure(rows of the m x m squared distances), one number for each row; some rows at a time, by several threads.
+
+    place    a place near the clients: products are made around it
+    measure  may be called in several threads
+    """
+    own, m = squared_distances_to(updates, place), updates.m
+    spans = updates.spans(Portion(m * RUN, parallel=False))
+
+    @np.errstate(over="ignore", invalid="ignore")  # It is set here because threads do not inherit it.
+    def measured(clients: NDArray[np.intp]) -> Vector:
+        squares = np.zeros((len(clients), m))
+        for span in spans:
+            block = updates.read(span.start, span.stop)
+            residual = block - place[span.start : span.stop].astype(block.dtype)
+            squares -= residual[clients] @ residual.T
+        squares *= 2
+        squares += own
+        squares += own[clients, None]
+        np.maximum(squares, 0, out=squares)
+        squares[np.arange(len(clients)), clients] = 0
+        return measure(squares)
+
+    parts = np.array_split(np.arange(m), -(-m * m // ROWS_OF_PAIRS))
+    return np.concatenate(list(shared(measured, parts, thread_count())))
 
 
 def coordinates(updates: Updates, centre: Vector, scales: Vector) -> Matrix:

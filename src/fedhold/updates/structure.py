@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from itertools import count as counter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedhold.kernels import Vector, from_host, is_array, kind
 from fedhold.updates.files import DamagedFileError, StoredArray
 
@@ -35,19 +37,18 @@ def flatten(update: object) -> list[Leaf]:
     def walk(part: object, path: Path) -> None:
         if next(visited) == MOST:
             raise TypeError(f"more than {MOST:,} parts")
-        if is_array(part) or isinstance(part, StoredArray):
+        if isinstance(part, np.ndarray):  # This is asked first because it is answered fast, and most often yes.
             leaves.append(Leaf(path, part))
-            return
-        if isinstance(part, DamagedFileError):
-            raise TypeError(part.reason)
-        if len(path) == DEEPEST:
-            raise TypeError(f"nested deeper than {DEEPEST} levels")
-        if isinstance(part, Mapping):
-            for key in _sorted(part):
+        elif isinstance(part, dict | list | tuple | Mapping):
+            if len(path) == DEEPEST:
+                raise TypeError(f"nested deeper than {DEEPEST} levels")
+            keys = _sorted(part) if isinstance(part, Mapping) else range(len(part))
+            for key in keys:
                 walk(part[key], (*path, key))
-        elif isinstance(part, list | tuple):
-            for i, inner in enumerate(part):
-                walk(inner, (*path, i))
+        elif is_array(part) or isinstance(part, StoredArray):
+            leaves.append(Leaf(path, part))
+        elif isinstance(part, DamagedFileError):
+            raise TypeError(part.reason)
         else:
             where = f" at {_describe_path(path)}" if path else ""
             raise TypeError(f"{type(part).__name__}{where} is not an array")
@@ -67,10 +68,12 @@ def _order(key: object) -> tuple[str, str]:
 
 def form(update: object) -> object:
     """What may differ between clients with the same signature: kinds of containers, and the library of each array."""
-    if isinstance(update, Mapping):
-        return "dict", frozenset((key, form(part)) for key, part in update.items())
+    if isinstance(update, np.ndarray):
+        return "numpy"
     if isinstance(update, list | tuple):
         return "tuple" if isinstance(update, tuple) else "list", tuple(map(form, update))
+    if isinstance(update, dict | Mapping):
+        return "dict", frozenset((key, form(part)) for key, part in update.items())
     return type(update).__module__.partition(".")[0]
 
 

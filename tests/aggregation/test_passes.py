@@ -1,0 +1,102 @@
+"""How often a call reads the data: passes are what a call costs."""
+
+import numpy as np
+import pytest
+
+from fedhold import aggregate
+from fedhold.geometry import view
+from fedhold.updates import Updates
+from fedhold.updates.matrix import Source
+from fedhold.updates.passes import SMALL_PART
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """A list that gets an entry for every pass."""
+    made = []
+
+    def counted(original):
+        def run(self, kernel, portion):
+            made.append(kernel)
+            return original(self, kernel, portion)
+
+        return run
+
+    monkeypatch.setattr(Updates, "sum", counted(Updates.sum))
+    monkeypatch.setattr(Updates, "run", counted(Updates.run))
+    return made
+
+
+def updates(m=100, d=3000, offset=0.0):
+    return (offset + np.random.default_rng(0).standard_normal((m, d))).astype(np.float32)
+
+
+@pytest.mark.parametrize(("rule", "most"), [("mean", 1), ("huber", 3), ("geometric_median", 3)])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_the_first_pass_checks_the_numbers_and_measures_a_centre(rule, most, offset, passes):
+    result = aggregate(updates(offset=offset), rule)
+    assert len(passes) <= most
+    assert result.converged
+
+
+@pytest.mark.parametrize("rule", ["mean", "huber", "spectral_huber"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_centre_with_a_client_that_is_then_rejected_counts_for_nothing(rule, value):
+    X = updates(m=150)
+    X[7, 2999] = value
+    result, expected = aggregate(X, rule), aggregate(np.delete(X, 7, axis=0), rule)
+    assert result.clients[7].status == "rejected"
+    np.testing.assert_allclose(result.value, expected.value, atol=1e-5)
+    np.testing.assert_allclose(np.delete(result.clients.distances, 7), expected.clients.distances, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["mean", "huber", "spectral_huber"])
+def test_a_centre_that_float32_cannot_measure_counts_for_nothing(rule):
+    X = updates(m=150)
+    X[7, 2999] = 1e30
+    expected = aggregate(X.astype(np.float64), rule).value
+    np.testing.assert_allclose(aggregate(X, rule).value, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_samples_count_in_the_first_pass(passes):
+    """Capped, where claims are beyond the cap."""
+    X, samples = updates(), np.ones(100)
+    samples[:30], samples[0] = 2.0, 1e9
+    result = aggregate(X, "mean", samples=samples)
+    assert len(passes) == 1
+    used = np.minimum(samples, 3 * np.median(samples))
+    np.testing.assert_allclose(result.value, used @ X.astype(np.float64) / used.sum(), atol=1e-6)
+
+
+def in_groups(m=40, d=70_000):
+    """Clients in three groups, so that angles between them are far from right ones."""
+    rng = np.random.default_rng(0)
+    groups = rng.standard_normal((3, d))
+    return (rng.standard_normal((m, d)) + 2 * groups[rng.integers(3, size=m)]).astype(np.float32)
+
+
+@pytest.mark.parametrize("rule", ["huber", "geometric_median"])
+def test_a_sample_of_columns_foretells_steps(rule, passes, monkeypatch):
+    X = in_groups()
+    assert aggregate(X, rule).converged
+    with_sample = len(passes)
+    monkeypatch.setattr(view, "LARGE", np.inf)
+    aggregate(X, rule)
+    assert with_sample < len(passes) - with_sample
+
+
+@pytest.mark.parametrize("rule", ["huber", "geometric_median"])
+def test_a_sample_that_misleads_costs_passes_and_nothing_else(rule):
+    """Liars who know the columns of the sample show other angles there than elsewhere."""
+    X = in_groups()
+    m, d = X.shape
+    seen = Updates((Source.of(np.arange(d, dtype=np.float64)[None], d),), 1).sample(int(d * SMALL_PART))[0].astype(int)
+    X[:18] *= -1
+    X[:18, seen] = 10 * X[20, seen]
+    result, wide = aggregate(X, rule), X.astype(np.float64)
+    assert result.converged
+    away = wide - result.value
+    distances = np.linalg.norm(away, axis=1)
+    thresholds = result.clients.thresholds if rule == "huber" else np.full(m, 1e-6 * np.median(distances))
+    pulls = np.minimum(1, thresholds / distances)
+    assert np.linalg.norm(pulls @ away) <= 3e-6 * np.minimum(thresholds, distances).sum()
