@@ -99,14 +99,14 @@ class NumbaKernels(NumpyKernels):
         m, width = block.shape
         along, none, centre = np.zeros(m), np.empty(0), np.empty(width) if centre is None else centre
         here, rows = _place(block, anchor), rows.astype(block.dtype)
-        size, force = _sweep(*_line_of(block), rows, here, centre, _columns(m), RUN, along, none, none)
+        size, force = _sweep(*_line_of(block), rows, here, centre, _columns(m), along, none, none)
         return Products(along, size, force)
 
     def first_sweep(self, block: Block, weights: Vector, place: Block | None, centre: Vector) -> Swept:
         m = len(block)
         along, own, around = np.zeros(m), np.zeros(m), np.zeros(0 if place is None else m)
         here, rows = _place(block, place), weights[None].astype(block.dtype)
-        size, _ = _sweep(*_line_of(block), rows, here, centre, _columns(m), RUN, along, own, around)
+        size, _ = _sweep(*_line_of(block), rows, here, centre, _columns(m), along, own, around)
         return Swept(Squares(own, None if place is None else around), Products(along, size))
 
     def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
@@ -358,7 +358,7 @@ def _squares(line, starts, width, place, run, own, around):
 
 
 @_compiled(reorder=True)
-def _sweep(line, starts, rows, place, centre, tile, run, along, own, around):
+def _sweep(line, starts, rows, place, centre, tile, along, own, around):
     """Write the centre; add <X_i - place, delta> to `along`; return |delta|^2 and the squared force of the second row.
 
     An empty place is the origin. Unless it is empty, |X_i|^2 is added to `own`, and |X_i - place|^2 to `around`.
@@ -383,12 +383,10 @@ def _sweep(line, starts, rows, place, centre, tile, run, along, own, around):
         for j in range(width):
             total += sums[j] * sums[j]
         size += total
-        if own.size and not place.size:
-            _dots_and_squares(part, starts, sums, along, own)
-            continue
-        _dots(part, starts, here, sums, along)
         if own.size:
-            _squares(part, starts, width, here, run, own, around)
+            _dots_and_squares(part, starts, here, sums, along, own, around)
+        else:
+            _dots(part, starts, here, sums, along)
     return size, force
 
 
@@ -457,33 +455,46 @@ def _dots(line, starts, place, delta, found):
 
 
 @_compiled(reorder=True)
-def _dots_and_squares(line, starts, delta, found, own):
-    """Add <X_i, delta> and |X_i|^2 to every row's numbers: most of the time is that of reading, so the second one is free."""
+def _dots_and_squares(line, starts, place, delta, found, own, around):
+    """Add <X_i - place, delta>, |X_i|^2 and, unless it is empty, |X_i - place|^2 to every row's numbers.
+
+    Most of the time is that of reading, so that the squares are nearly free.
+    """
     n, m, zero = delta.size, found.size, line.dtype.type(0)
-    for i in range(m - m % 4 - 4, -1, -4):  # the last rows first, as in `_dots`
+    for i in range(0, m - 3, 4):
         a, b, c, d = _four(line, starts, i, n)
         s, t, u, v = zero, zero, zero, zero
         e, f, g, h = zero, zero, zero, zero
+        o, q, r, w = zero, zero, zero, zero
         for j in range(n):
-            x, p, q, r, o = delta[j], a[j], b[j], c[j], d[j]
-            s += p * x
-            t += q * x
-            u += r * x
-            v += o * x
-            e += p * p
-            f += q * q
-            g += r * r
-            h += o * o
-        for k, (dot, square) in enumerate(((s, e), (t, f), (u, g), (v, h))):
-            found[i + k] += dot
-            own[i + k] += square
+            x, p = delta[j], place[j]
+            s += (a[j] - p) * x
+            t += (b[j] - p) * x
+            u += (c[j] - p) * x
+            v += (d[j] - p) * x
+            e += a[j] * a[j]
+            f += b[j] * b[j]
+            g += c[j] * c[j]
+            h += d[j] * d[j]
+            o += (a[j] - p) * (a[j] - p)
+            q += (b[j] - p) * (b[j] - p)
+            r += (c[j] - p) * (c[j] - p)
+            w += (d[j] - p) * (d[j] - p)
+        for row, (dot, square, rest) in enumerate(((s, e, o), (t, f, q), (u, g, r), (v, h, w))):
+            found[i + row] += dot
+            own[i + row] += square
+            if around.size:
+                around[i + row] += rest
     for i in range(m - m % 4, m):
-        row, dot, square = line[starts[i] : starts[i] + n], zero, zero
+        row, dot, square, rest = line[starts[i] : starts[i] + n], zero, zero, zero
         for j in range(n):
-            dot += row[j] * delta[j]
+            dot += (row[j] - place[j]) * delta[j]
             square += row[j] * row[j]
+            rest += (row[j] - place[j]) * (row[j] - place[j])
         found[i] += dot
         own[i] += square
+        if around.size:
+            around[i] += rest
 
 
 @_compiled(reorder=True)
