@@ -57,6 +57,7 @@ def in_short(rows: list[Row]) -> list[str]:
     blind = [row for row in rows if not row["knows"]]
     best, first = max(blind, key=worst), max(rows, key=worst)
     rank, rank_of_all = min(blind, key=by_rank), min(rows, key=by_rank)
+    firm, firm_of_all = max(blind, key=by_attack), max(rows, key=by_attack)
     told = (
         f"`{first['rule']}`, which knows more ({first['knows']}), keeps {first['worst case']}"
         if first["knows"]
@@ -64,22 +65,31 @@ def in_short(rows: list[Row]) -> list[str]:
     )
     lines = [
         f"- Best worst case without knowing how many lie: `{best['rule']}`, which keeps {best['worst case']}; {told}.",
+        f"- Best under the worst attack of each data set and fraction of liars, in the mean, without knowing it: "
+        f"`{firm['rule']}`, {firm['worst attack']}; of all `{firm_of_all['rule']}`"
+        f"{f' ({knows})' if (knows := firm_of_all['knows']) else ''}, {firm_of_all['worst attack']}.",
         f"- Best mean rank without knowing it: `{rank['rule']}`, {rank['mean rank']}; of all `{rank_of_all['rule']}`, "
         f"{rank_of_all['mean rank']} of {len(rows)}.",
     ]
     ours = next((row for row in rows if row["rule"] == DEFAULT), None)
     if ours is not None:
         place = 1 + sum(worst(row) > worst(ours) for row in rows)
+        under = 1 + sum(row.number("worst attack") > ours.number("worst attack") for row in rows)
         by = 1 + sum(by_rank(row) < by_rank(ours) for row in rows)
         lines.append(
-            f"- The default, `{DEFAULT}`, is number {place} of {len(rows)} by the worst case ({ours['worst case']}) and number "
-            f"{by} by the mean rank ({ours['mean rank']}). Without an attack it keeps {ours[NO_ATTACK]}."
+            f"- The default, `{DEFAULT}`, is number {place} of {len(rows)} by the worst case ({ours['worst case']}), number "
+            f"{under} under the worst attack ({ours['worst attack']}) and number {by} by the mean rank ({ours['mean rank']}). "
+            f"Without an attack it keeps {ours[NO_ATTACK]}."
         )
     return lines
 
 
 def worst(row: Row) -> tuple[float, float]:
     return row.number("worst case"), -row.number("mean rank")
+
+
+def by_attack(row: Row) -> tuple[float, float]:
+    return row.number("worst attack"), -row.number("mean rank")
 
 
 def by_rank(row: Row) -> float:
@@ -179,7 +189,11 @@ def document(folder: Path, momentum: Path | None, figure: str, note: str) -> str
         "",
         "Which rule holds best depends on what you know and on how alike your clients' data are. These numbers come from",
         "`fedhold arena`: every rule against every attack. A number is the share that a rule keeps of what plain averaging",
-        "learns where nobody lies; the worst case is over all attacks, fractions of liars and data sets.",
+        "learns where nobody lies. The worst case is over all attacks, fractions of liars and data sets: one cell decides",
+        "it, and where that cell breaks every rule, it says nothing about any. So there is a second measure, chosen before it",
+        "was computed: an adversary chooses the attack, but neither the data nor how many lie. `worst attack` is the least",
+        "over attacks, as a mean over data sets and fractions of liars. [The default rule](default.md) says which cells break",
+        "nearly every rule, and why.",
         "`benchmarks/choose.py` writes this page.",
         "",
         *([note, ""] if note else []),

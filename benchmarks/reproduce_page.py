@@ -121,7 +121,8 @@ def what_was_run(store):
             kind: 1 + max((run.seed for run in mine if (run.data == "mnist") == (kind == "MNIST")), default=-1)
             for kind in counts
         }
-        text = "; ".join(f"{counts[kind]} runs, up to {most[kind]} seeds, on {kind}" for kind in sorted(counts))
+        seeds = {kind: "one seed" if count == 1 else f"up to {count} seeds" for kind, count in most.items()}
+        text = "; ".join(f"{counts[kind]} runs, {seeds[kind]}, on {kind}" for kind in sorted(counts))
         rows.append([name, text or ("the main reading's runs, cut" if name == "until .90" else "nothing yet")])
     return plain(["reading", "runs of its own"], rows)
 

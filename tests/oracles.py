@@ -187,25 +187,44 @@ def huber_on_a_line(p, n, T):
     return (min(zeros) + max(zeros)) / 2
 
 
+def largest_count(n):
+    """The largest C for which the largest 40 % of the clients have at most 1.05 times 40 % of all min(n_i, C)."""
+    n = np.sort(np.asarray(n, float))
+    some = max(1, int(0.4 * len(n) + 1e-9))
+    part = 1.05 * some / len(n)
+    low, high = n[0], n[-1]
+    for C in (high, *[None] * 200):
+        C = (low + high) / 2 if C is None else C
+        counted = np.minimum(n, C)
+        low, high = (C, high) if counted[-some:].sum() <= part * counted.sum() else (low, C)
+    return low
+
+
 def spectral_huber(X, n=None):
     """Ours, step by step as its docstring numbers them."""
     X = np.asarray(X, float)
     m = len(X)
     n = np.ones(m) if n is None else np.asarray(n, float)
-    n = np.minimum(n, np.median(n))
+    claimed, n = n, np.minimum(n, largest_count(n))
     centre, w = huber_automatic(X, n, 0.75)
     d = np.linalg.norm(X - centre, axis=1)
     s = np.median(np.sqrt(n) * d)
-    if s == 0 or m < 7:
+    if s == 0:
         return centre
-    limit, two = s / np.sqrt(np.median(n)), m >= 40
-    near = [i for i in range(m) if np.sqrt(n[i]) * d[i] <= 4 * s]
+    if (claimed > n).any():
+        scale = np.median(np.sqrt(claimed) * d)
+        b = [min(claimed[i], max(n[i], (scale / max(d[i], 1e-9 * scale)) ** 2)) for i in range(m)]
+        w = np.array([b[i] * min(1, 0.75 * scale / np.sqrt(b[i]) / max(d[i], 1e-9 * scale)) for i in range(m)])
+        w = w / w.sum()
+    limit = s / np.sqrt(np.median(n))
+    near = [i for i in range(m) if np.sqrt(n[i]) * d[i] <= 4 * s or m < 7]
+    directions = 0 if m < 7 else 2 if m >= 40 else 1
     X, n, d, w, m = X[near], n[near], d[near], w[near] / sum(w[near]), len(near)
     c = w @ X
     A = np.array([np.sqrt(n[i]) * (X[i] - c) * min(1, s / (2 * np.sqrt(n[i]) * d[i])) for i in range(m)])
     values, V = np.linalg.svd(A, full_matrices=False)[1:]
     x = np.zeros(X.shape[1])
-    for value, v in list(zip(values, V, strict=True))[: 2 if two else 1]:
+    for value, v in list(zip(values, V, strict=True))[:directions]:
         p = (X - c) @ v
         by_pull = [p_i for p_i, n_i in sorted(zip(p, n, strict=True)) for _ in range(round(np.sqrt(n_i) * 1000))]
         middle = np.median(by_pull)

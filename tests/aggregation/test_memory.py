@@ -34,6 +34,19 @@ def forms():
     return {"matrix": X, "around an offset": X + 3, "list": list(X), "one rejected": broken}
 
 
+@pytest.mark.parametrize("rule", ["mean", "huber", "median"])
+def test_few_clients_of_narrow_floats_cost_three_updates(rule):
+    """The centre in float32, which is as large as two of them, and the value."""
+    X = np.random.default_rng(0).standard_normal((4, 2_500_000), dtype=np.float32).astype(np.float16)
+    aggregate(X, rule)
+    tracemalloc.start()
+    try:
+        aggregate(X, rule)
+        assert tracemalloc.get_traced_memory()[1] < 3.2 * X[0].nbytes
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("form", ["matrix", "around an offset", "list", "one rejected"])
 @pytest.mark.parametrize("rule", RULES)
 def test_no_copy_of_the_input(forms, rule, form):

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from fedhold import aggregate
-from fedhold.kernels import NUMPY, Rows, choice, dtype_name, host, to_host
+from fedhold.kernels import BFLOAT16, NUMPY, Rows, choice, dtype_name, host, to_host
 from fedhold.kernels.numba_side import NumbaKernels
+from fedhold.updates.admission import _readable
 
 EVERY = np.arange(2**16, dtype=np.uint16).reshape(
     64, -1
@@ -44,6 +45,7 @@ def test_bfloat16_of_every_library_is_a_view_of_its_bits():
         np.testing.assert_array_equal(to_host(view, None), array.astype(np.float32))
         np.testing.assert_array_equal(to_host(view.T, np.float64), array.T.astype(np.float64))
     assert np.shares_memory(host(array), array)
+    assert _readable({"w": array})[0].array.dtype == BFLOAT16
 
 
 def forms(X, kind):

@@ -110,6 +110,7 @@ def test_standings_by_hand(tmp_path):
     assert first.unharmed.mean == pytest.approx(7 / 8)
     assert (second.rule, second.worst.mean, second.rank.mean) == ("mean", 0.0, 2.0)
     assert second.by_liars == (0.5, 0.0)
+    assert (first.attacked.mean, second.attacked.mean) == (0.75, 0.25)
     assert second.mean.mean == 0.25
     assert Standings(arena, store).places(skewed=True) == []
 

@@ -368,6 +368,15 @@ def test_the_cost_of_a_run_is_that_of_its_rounds_on_its_data():
     assert replace(plain, options=(("local_steps", 3), ("participation", 0.5))).cost == 150
 
 
+def test_the_cost_of_a_run_knows_what_its_attack_tries_and_its_model():
+    searched = Experiment("synthesized", "mean", "worst_case(evaluations=100)", 0.2, 0, rounds=100)
+    assert searched.cost == 100 * (1 + 50)
+    assert replace(searched, attack="optimal_ipm", options=()).cost == 100 * (1 + 10)
+    assert replace(searched, attack="ipm", options=()).cost == 100
+    large = Experiment("mnist", "mean", None, 0.0, 0, rounds=100, model="cnn")
+    assert large.cost > 100 * replace(large, model="mlp").cost
+
+
 # Kills
 
 LONG = [

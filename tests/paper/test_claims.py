@@ -84,9 +84,18 @@ def test_a_difference_that_nobody_would_notice_is_level_and_fails_the_claim():
 
 
 def test_what_is_open_with_all_its_seeds_is_not_shown():
-    assert outcome([Comparison("a", CLEAR), Comparison("b", UNSURE, most=4)]) == "undecided"
+    assert outcome([Comparison("a", CLEAR), Comparison("b", UNSURE, most=9)]) == "undecided"
     assert outcome([Comparison("a", CLEAR), Comparison("b", UNSURE, most=3)]) == "fails"
     assert outcome([Comparison("b", (1.0,), most=1)]) == "undecided", "one seed decides nothing"
+
+
+def test_what_the_best_seed_again_and_again_would_not_show_is_given_up():
+    below = (-0.02, -0.01, -0.1)
+    assert Comparison("a", below).side == "open"
+    assert outcome([Comparison("a", CLEAR), Comparison("b", below, most=6)]) == "fails"
+    assert outcome([Comparison("b", below[:1], most=6)]) == "undecided", "one seed is too few to give up"
+    assert outcome([Comparison("b", (-0.02, 0.1, 0.1), most=6)]) == "undecided", "0.1 three times more would show it"
+    assert outcome([Comparison("b", (-0.02, 0.1, 0.1), most=4)]) == "fails", "0.1 once more would not"
 
 
 def test_no_evidence_is_an_error():

@@ -7,11 +7,11 @@ import pytest
 
 from fedhold.lab import Result, Verdict
 from fedhold.lab.paper import CHOICES, CLAIMS, READINGS, Measurements, Plan, reproduce
-from fedhold.lab.paper.claims import WORDS, hangs_on, next_runs
+from fedhold.lab.paper.claims import WORDS, hangs_on, next_runs, outcome
 from fedhold.lab.paper.figures import METHODS, SUBFIGURES, attack_free, experiments
 from fedhold.lab.paper.readings import FAIR, MAIN
 from fedhold.lab.paper.reproduction import readings_table
-from fedhold.lab.paper.verdicts import Judged, begin, by_reading, by_words, judged
+from fedhold.lab.paper.verdicts import Judged, by_reading, by_words, go_on, judged
 
 PLAN = Plan()
 
@@ -116,22 +116,22 @@ def test_nothing_is_run_that_no_claim_needs(name):
     plan = under(name)
     touched = [claim for claim in CLAIMS if hangs_on(claim, plan)]
     assert touched, f"no claim hangs on {name}"
-    runs = begin(touched[:3], nothing, plan)
+    runs = go_on(touched[:3], nothing, plan)
     assert runs
     assert not any(run.rule == "mean" and run.attack == "sign_flip" for run in runs), "no claim is about it"
-    assert begin([claim for claim in CLAIMS if claim not in touched], nothing, plan) == []
+    assert go_on([claim for claim in CLAIMS if claim not in touched], nothing, plan) == []
 
 
 def test_a_claim_that_fails_by_what_is_there_needs_no_runs_of_another_reading():
     claim = next(claim for claim in CLAIMS if claim.says.startswith("Our new method works well"))
     plan = under("largest lambda")  # changes figure 1 (b) alone
-    main = set(begin([claim], nothing, plan)) & set(experiments("fig1", PLAN))
+    main = set(go_on([claim], nothing, plan)) & set(experiments("fig1", PLAN))
 
     def results(progress):
         return lambda run: made(run, progress + 0.001 * run.seed) if run in main else None
 
-    assert len(begin([claim], results(0.95), plan)) == 15
-    assert begin([claim], results(0.5), plan) == []
+    assert {run.attack for run in go_on([claim], results(0.95), plan)} == {"krum_attack", None}
+    assert go_on([claim], results(0.5), plan) == []
 
 
 def test_which_claims_hang_on_what():
@@ -192,32 +192,59 @@ def wobbling(count, wide, middle=0.85):
     """Results of so many seeds in which every run makes the same progress, but wobbles under one attack."""
 
     def results(run):
-        wobble = 0.3 * (-1) ** run.seed if run.attack == wide else 0.001 * run.seed
+        wobble = 0.1 * (-1) ** run.seed if run.attack == wide else 0.001 * run.seed
         return None if run.seed >= count else made(run, middle + wobble)
 
     return results
 
 
+def attacks_of_next(claim, results, plan=PLAN):
+    """The attacks under which more runs are asked for."""
+    more = next_runs(claim, Measurements(results, plan), Measurements(results, PLAN))
+    return {run.attack for run in more if run.attack is not None}
+
+
+RELATIVELY_WELL = next(claim for claim in CLAIMS if claim.says.startswith("Krum works relatively well"))
+
+
 def test_seeds_are_spent_where_a_comparison_is_open():
-    claim = next(claim for claim in CLAIMS if claim.says.startswith("Krum works relatively well"))
-    more = next_runs(claim, Measurements(wobbling(2, "trimmed_mean_attack"), PLAN))
+    of = Measurements(wobbling(2, "trimmed_mean_attack"), PLAN)
+    more = next_runs(RELATIVELY_WELL, of, of)
     assert {run.attack for run in more} == {"trimmed_mean_attack", None}
     assert {run.seed for run in more} == {0, 1, 2}
-    assert next_runs(claim, Measurements(wobbling(2, None), PLAN)) == [], "decided"
+    assert attacks_of_next(RELATIVELY_WELL, wobbling(2, None)) == set(), "decided"
     spent = wobbling(PLAN.most_mnist, "trimmed_mean_attack")
-    assert next_runs(claim, Measurements(spent, PLAN)) == [], "all spent"
+    assert attacks_of_next(RELATIVELY_WELL, spent) == set(), "all spent"
 
 
-def test_what_leans_against_a_claim_gets_its_seeds_first():
-    claim = next(claim for claim in CLAIMS if claim.says.startswith("Krum works relatively well"))
+def test_what_leans_most_against_a_claim_gets_its_seeds_first():
     results = wobbling(1, None)
-    every = {run.attack for run in next_runs(claim, Measurements(results, PLAN))}
-    assert every == {None, "sign_flip", "trimmed_mean_attack", "huber_attack"}
+    assert attacks_of_next(RELATIVELY_WELL, results) == {"sign_flip", "trimmed_mean_attack", "huber_attack"}
+    low = {"sign_flip": 0.7, "huber_attack": 0.75}
 
-    def low(run):
-        return made(run, 0.7) if run.attack == "sign_flip" and run.seed == 0 else results(run)
+    def leaning(run):
+        return made(run, low[run.attack]) if run.attack in low and run.seed == 0 else results(run)
 
-    assert {run.attack for run in next_runs(claim, Measurements(low, PLAN))} == {None, "sign_flip"}
+    assert attacks_of_next(RELATIVELY_WELL, leaning) == {"sign_flip"}
+
+
+def test_the_main_reading_tells_what_leans_where_another_has_no_runs():
+    low = {"sign_flip": 0.75, "trimmed_mean_attack": 0.7}
+
+    def main_alone(run):
+        return made(run, low.get(run.attack, 0.9) + 0.001 * run.seed) if run.rounds == PLAN.mnist_rounds else None
+
+    assert attacks_of_next(RELATIVELY_WELL, main_alone, under("longer")) == {"trimmed_mean_attack"}
+
+
+@pytest.mark.parametrize("plan", [PLAN, under("longer")], ids=["main", "longer"])
+def test_nothing_is_undecided_when_no_more_runs_are_asked_for(plan):
+    claims = [claim for claim in CLAIMS if claim.says.startswith("Krum")]
+    there = {}
+    while more := [run for run in go_on(claims, there.get, plan) if run not in there]:
+        there |= {run: wobbling(99, "trimmed_mean_attack")(run) for run in more}
+    assert {outcome(claim.test(Measurements(there.get, plan))) for claim in claims} == {"fails"}
+    assert {run.seed for run in there} == {0, 1, 2, 3}, "the one that wobbles is hopeless then"
 
 
 def test_the_tables_have_a_row_for_every_claim():

@@ -368,12 +368,13 @@ class Geometry:
         chosen = np.sort(rng.choice(self.d, min(columns, self.d), replace=False))
         return sampled_gram(self._updates.take(clients), chosen)
 
-    def principal(self, weights: Weights, scales: Vector, count: int) -> Principal:
+    def principal(self, weights: Weights, scales: Vector, count: int, distances: Vector) -> Principal:
         """The directions in which the points scales_i (X_i - weights @ X) spread most, and the clients along them.
 
-        weights  the centre is weights @ X; they sum to 1
-        scales   what each residual is multiplied with
-        count    how many directions to find
+        weights    the centre is weights @ X; they sum to 1
+        scales     what each residual is multiplied with
+        count      how many directions to find
+        distances  the clients' distances to that centre, or to one nearby
 
         For up to 128 clients the directions are exact. Otherwise they are found by four products of the Gram matrix with four
         columns, each of which takes a pass. These begin with numbers dealt to the clients in order of their distances, so it
@@ -384,8 +385,8 @@ class Geometry:
             return principal(lambda columns: pairs @ columns, scales, np.eye(self.m), steps=1, count=count)
         dealt = np.random.default_rng(0).standard_normal((self.m, min(COLUMNS, self.m)))
         start = np.empty_like(dealt)
-        start[np.argsort(self.distances(weights), kind="stable")] = np.linalg.qr(dealt)[0]
-        products = self._residual_images(weights) if pairs is None else lambda columns: pairs @ columns
+        start[np.argsort(distances, kind="stable")] = np.linalg.qr(dealt)[0]
+        products = self._residual_images(weights, distances) if pairs is None else lambda columns: pairs @ columns
         return principal(products, scales, start, steps=STEPS, count=count)
 
     def _residual_products(self, weights: Weights) -> Matrix | None:
@@ -396,9 +397,9 @@ class Geometry:
             return None
         return gram_around(self._updates.widened(), self.measure(weights).centre)
 
-    def _residual_images(self, weights: Weights) -> Callable[[Matrix], Matrix]:
+    def _residual_images(self, weights: Weights, distances: Vector) -> Callable[[Matrix], Matrix]:
         """A function columns -> Y Y' @ columns by one pass, where the residuals X_i - weights @ X are the rows of Y."""
-        updates = self._finely(weights)
+        updates = self._finely(distances)
         anchor = None if self._anchor is None else self._anchor.place
 
         def products(columns: Matrix) -> Matrix:
@@ -408,16 +409,20 @@ class Geometry:
 
         return products
 
-    def _finely(self, weights: Weights) -> Updates:
+    def _finely(self, distances: Vector) -> Updates:
         """The updates, in float64 where an offset that all clients share hides their differences in float32."""
-        coarse = COARSE * middle(self.distances(weights)) < self.rounding
+        coarse = COARSE * middle(distances) < self.rounding
         return self._updates.widened() if coarse else self._updates
 
     def separation(self, weights: Weights, others: Weights) -> float:
         """The distance between two weighted centres. Both weights sum to 1."""
         change = weights - others
         pairs = self._residual_products(others)
-        size = change @ (self._residual_images(others)(change[:, None])[:, 0] if pairs is None else pairs @ change)
+        size = change @ (
+            self._residual_images(others, self.distances(others))(change[:, None])[:, 0]
+            if pairs is None
+            else pairs @ change
+        )
         return float(np.sqrt(np.maximum(size, 0.0)))
 
     # Other points.

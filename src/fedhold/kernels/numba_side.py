@@ -88,30 +88,26 @@ class NumbaKernels(NumpyKernels):
         place, nowhere = _place(block, anchor), np.zeros(width, block.dtype)
         for start in range(0, len(delta), width):
             part = _place(block, delta[start : start + width])
-            here = nowhere if anchor is None else place[start : start + width]
-            _dots(line[start:], starts, here, part, along)
+            here = nowhere[: len(part)] if anchor is None else place[start : start + width]
+            _dots(line, starts, start, here, part, along)
         return Products(along, float(np.dot(delta, delta)))
 
     def products_in_threads(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
         return self.products(block, delta, anchor)
 
     def sweep(self, block: Block, rows: Matrix, anchor: Vector | None, centre: Vector | None) -> Products:
-        m, width = block.shape
-        along, none, centre = np.zeros(m), np.empty(0), np.empty(width) if centre is None else centre
-        here, rows = _place(block, anchor), rows.astype(block.dtype)
-        size, force = _sweep(*_line_of(block), rows, here, centre, _columns(m), along, none, none)
+        centre = np.empty(block.shape[1]) if centre is None else centre
+        along, none = np.zeros(len(block)), np.empty(0)
+        size, force = _sweep(*_line_of(block), *_weights(block, rows, anchor), centre, along, none, none)
         return Products(along, size, force)
 
     def first_sweep(self, block: Block, weights: Vector, place: Block | None, centre: Vector) -> Swept:
-        m = len(block)
-        along, own, around = np.zeros(m), np.zeros(m), np.zeros(0 if place is None else m)
-        here, rows = _place(block, place), weights[None].astype(block.dtype)
-        size, _ = _sweep(*_line_of(block), rows, here, centre, _columns(m), along, own, around)
+        along, own, around = np.zeros((3, len(block)))
+        size, _ = _sweep(*_line_of(block), *_weights(block, weights[None], place), centre, along, own, around)
         return Swept(Squares(own, None if place is None else around), Products(along, size))
 
     def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
-        kind, here = block.dtype, _place(block, anchor)
-        _centre(*_line_of(block), weights.astype(kind), here, np.empty(_columns(len(block)), kind), centre)
+        _centre(*_line_of(block), *_weights(block, weights[None], anchor), centre)
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
         (k, m), width = rows.shape, block.shape[1]
@@ -206,6 +202,13 @@ def _line_of(block: Block | Rows) -> tuple[Block, NDArray[np.int64]]:
 def _place(block: Block, place: Vector | None) -> Block:
     """A place in the block's precision, of one layout, so that compiled code sees one type; empty for the origin."""
     return np.empty(0, block.dtype) if place is None else np.array(place, block.dtype)
+
+
+def _weights(block: Block, rows: Matrix, place: Vector | None) -> tuple[Block, Block, Block]:
+    """Weights and a place in the block's precision, and room for the sums of one tile; the origin has one tile of zeros."""
+    kind, tile = block.dtype, _columns(len(block))
+    here = np.zeros(tile, kind) if place is None else _place(block, place)
+    return rows.astype(kind), here, np.empty((len(rows), tile), kind)
 
 
 def _columns(m: int) -> int:
@@ -337,7 +340,8 @@ def _compiled(*, reorder: bool) -> Callable[[Callable[..., Any]], Callable[..., 
     return mark
 
 
-# Sweeps: several rows at a time, in tiles that stay in cache.
+# Sweeps: several rows at a time, in tiles that stay in cache. Numbers are found by their index in the line: slices of it for
+# every row would take twice as long to compile.
 
 
 @_compiled(reorder=True)
@@ -358,143 +362,111 @@ def _squares(line, starts, width, place, run, own, around):
 
 
 @_compiled(reorder=True)
-def _sweep(line, starts, rows, place, centre, tile, along, own, around):
-    """Write the centre; add <X_i - place, delta> to `along`; return |delta|^2 and the squared force of the second row.
+def _sweep(line, starts, rows, place, sums, centre, along, own, around):
+    """Write the centre rows[0] @ X; add <X_i - place, delta> to `along`; return |delta|^2 and the squared force of rows[1].
 
-    An empty place is the origin. Unless it is empty, |X_i|^2 is added to `own`, and |X_i - place|^2 to `around`.
+    The place may have one tile of zeros, for the origin. Unless it is empty, |X_i|^2 is added to `own`, and |X_i - place|^2 to
+    `around`: most of the time is that of reading, so both cost little.
     """
-    size, force, nowhere = 0.0, 0.0, np.zeros(tile, line.dtype)
-    middle, pulled_middle = np.empty(tile, line.dtype), np.empty(tile, line.dtype)
+    size, force, tile = 0.0, 0.0, sums.shape[1]
     for start in range(0, centre.size, tile):
         width = min(tile, centre.size - start)
-        part, there = line[start:], centre[start : start + width]
-        here = place[start : start + width] if place.size else nowhere[:width]
-        sums, pulled = middle[:width], pulled_middle[:width]
-        _weighted(part, starts, rows[0], here, sums)
+        here = place[start : start + width] if place.size == centre.size else place[:width]
+        for row in range(len(rows)):
+            square = _weighted(line, starts, start, rows[row], here, sums[row])
+            size, force = (size, force + square) if row else (size + square, force)
         for j in range(width):
-            there[j] = np.float64(here[j]) + np.float64(sums[j])
-        if len(rows) == 2:
-            _weighted(part, starts, rows[1], here, pulled)
-            total = line.dtype.type(0)
-            for j in range(width):
-                total += pulled[j] * pulled[j]
-            force += total
-        total = line.dtype.type(0)
-        for j in range(width):
-            total += sums[j] * sums[j]
-        size += total
+            centre[start + j] = np.float64(here[j]) + np.float64(sums[0, j])
         if own.size:
-            _dots_and_squares(part, starts, here, sums, along, own, around)
+            _dots_and_squares(line, starts, start, here, sums[0], along, own, around)
         else:
-            _dots(part, starts, here, sums, along)
+            _dots(line, starts, start, here, sums[0], along)
     return size, force
 
 
 @_compiled(reorder=True)
-def _centre(line, starts, weights, place, middle, centre):
-    """Write place + weights @ (X - place) to `centre`; an empty place is the origin."""
-    tile, nowhere = middle.size, np.zeros(middle.size, line.dtype)
+def _centre(line, starts, rows, place, sums, centre):
+    """Write place + rows[0] @ (X - place) to `centre`; the place may have one tile of zeros, for the origin."""
+    tile = sums.shape[1]
     for start in range(0, centre.size, tile):
         width = min(tile, centre.size - start)
-        here = place[start : start + width] if place.size else nowhere[:width]
-        sums, there = middle[:width], centre[start : start + width]
-        _weighted(line[start:], starts, weights, here, sums)
+        here = place[start : start + width] if place.size == centre.size else place[:width]
+        _weighted(line, starts, start, rows[0], here, sums[0])
         for j in range(width):
-            there[j] = np.float64(here[j]) + np.float64(sums[j])
+            centre[start + j] = np.float64(here[j]) + np.float64(sums[0, j])
 
 
 @_compiled(reorder=True)
-def _weighted(line, starts, weights, place, sums):
-    """weights @ (X - place), eight rows at a time. The subtraction costs a twelfth of the time where the place is 0."""
-    n, m = sums.size, weights.size
-    sums[:] = 0
+def _weighted(line, starts, start, weights, place, sums):
+    """Write weights @ (X - place) to `sums`, from the column `start` on, eight clients at a time; return its square."""
+    m, n, square = weights.size, place.size, line.dtype.type(0)
+    for j in range(n):
+        sums[j] = 0
     for i in range(0, m - 7, 8):
-        a, b, c, d = _four(line, starts, i, n)
-        e, f, g, h = _four(line, starts, i + 4, n)
-        _add8(sums, a, b, c, d, e, f, g, h, weights[i : i + 8], place)
-    for i in range(m - m % 8, m):
-        row, weight = line[starts[i] : starts[i] + n], weights[i]
+        # Indices have no sign: checks for negative ones would prevent vectorising.
+        a, b = np.uint64(starts[i] + start), np.uint64(starts[i + 1] + start)
+        c, d = np.uint64(starts[i + 2] + start), np.uint64(starts[i + 3] + start)
+        e, f = np.uint64(starts[i + 4] + start), np.uint64(starts[i + 5] + start)
+        g, h = np.uint64(starts[i + 6] + start), np.uint64(starts[i + 7] + start)
+        s, t, u, v = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+        w, x, y, z = weights[i + 4], weights[i + 5], weights[i + 6], weights[i + 7]
         for j in range(n):
-            sums[j] += weight * (row[j] - place[j])
+            k, p = np.uint64(j), place[j]
+            near = (s * (line[a + k] - p) + t * (line[b + k] - p)) + (u * (line[c + k] - p) + v * (line[d + k] - p))
+            far = (w * (line[e + k] - p) + x * (line[f + k] - p)) + (y * (line[g + k] - p) + z * (line[h + k] - p))
+            sums[j] += near + far
+    for i in range(m - m % 8, m):
+        a, s = np.uint64(starts[i] + start), weights[i]
+        for j in range(n):
+            sums[j] += s * (line[a + np.uint64(j)] - place[j])
+    for j in range(n):
+        square += sums[j] * sums[j]
+    return square
 
 
 @_compiled(reorder=True)
-def _add8(sums, a, b, c, d, e, f, g, h, w, place):
-    s, t, u, v, x, y, z, q = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
-    for j in range(sums.size):
-        p = place[j]
-        near = (s * (a[j] - p) + t * (b[j] - p)) + (u * (c[j] - p) + v * (d[j] - p))
-        sums[j] += near + ((x * (e[j] - p) + y * (f[j] - p)) + (z * (g[j] - p) + q * (h[j] - p)))
-
-
-@_compiled(reorder=True)
-def _dots(line, starts, place, delta, found):
-    """Add <X_i - place, delta> to every row's number, four rows at a time.
+def _dots(line, starts, start, place, delta, found):
+    """Add <X_i - place, delta> to every row's number, from the column `start` on, four rows at a time.
 
     The last rows come first: where a tile of many rows outgrows the cache, they are what is left there of an earlier loop.
     """
-    n, m = delta.size, found.size
+    m, zero = starts.size, line.dtype.type(0)
+    for i in range(m - m % 4, m):
+        a, s = np.uint64(starts[i] + start), zero
+        for j in range(place.size):
+            s += (line[a + np.uint64(j)] - place[j]) * delta[j]
+        found[i] += s
     for i in range(m - m % 4 - 4, -1, -4):
-        a, b, c, d = _four(line, starts, i, n)
-        s, t, u, v = line.dtype.type(0), line.dtype.type(0), line.dtype.type(0), line.dtype.type(0)
-        for j in range(n):
-            x, p = delta[j], place[j]
-            s += (a[j] - p) * x
-            t += (b[j] - p) * x
-            u += (c[j] - p) * x
-            v += (d[j] - p) * x
+        a, b = np.uint64(starts[i] + start), np.uint64(starts[i + 1] + start)
+        c, d = np.uint64(starts[i + 2] + start), np.uint64(starts[i + 3] + start)
+        s, t, u, v = zero, zero, zero, zero
+        for j in range(place.size):
+            k, x, p = np.uint64(j), delta[j], place[j]
+            s += (line[a + k] - p) * x
+            t += (line[b + k] - p) * x
+            u += (line[c + k] - p) * x
+            v += (line[d + k] - p) * x
         found[i] += s
         found[i + 1] += t
         found[i + 2] += u
         found[i + 3] += v
-    for i in range(m - m % 4, m):
-        row, total = line[starts[i] : starts[i] + n], line.dtype.type(0)
-        for j in range(n):
-            total += (row[j] - place[j]) * delta[j]
-        found[i] += total
 
 
 @_compiled(reorder=True)
-def _dots_and_squares(line, starts, place, delta, found, own, around):
-    """Add <X_i - place, delta>, |X_i|^2 and, unless it is empty, |X_i - place|^2 to every row's numbers.
-
-    Most of the time is that of reading, so that the squares are nearly free.
-    """
-    n, m, zero = delta.size, found.size, line.dtype.type(0)
-    for i in range(0, m - 3, 4):
-        a, b, c, d = _four(line, starts, i, n)
-        s, t, u, v = zero, zero, zero, zero
-        e, f, g, h = zero, zero, zero, zero
-        o, q, r, w = zero, zero, zero, zero
-        for j in range(n):
-            x, p = delta[j], place[j]
-            s += (a[j] - p) * x
-            t += (b[j] - p) * x
-            u += (c[j] - p) * x
-            v += (d[j] - p) * x
-            e += a[j] * a[j]
-            f += b[j] * b[j]
-            g += c[j] * c[j]
-            h += d[j] * d[j]
-            o += (a[j] - p) * (a[j] - p)
-            q += (b[j] - p) * (b[j] - p)
-            r += (c[j] - p) * (c[j] - p)
-            w += (d[j] - p) * (d[j] - p)
-        for row, (dot, square, rest) in enumerate(((s, e, o), (t, f, q), (u, g, r), (v, h, w))):
-            found[i + row] += dot
-            own[i + row] += square
-            if around.size:
-                around[i + row] += rest
-    for i in range(m - m % 4, m):
-        row, dot, square, rest = line[starts[i] : starts[i] + n], zero, zero, zero
-        for j in range(n):
-            dot += (row[j] - place[j]) * delta[j]
-            square += row[j] * row[j]
-            rest += (row[j] - place[j]) * (row[j] - place[j])
-        found[i] += dot
+def _dots_and_squares(line, starts, start, place, delta, along, own, around):
+    """Add <X_i - place, delta>, |X_i|^2 and |X_i - place|^2 to every row's numbers, in the order of `_dots`."""
+    zero = line.dtype.type(0)
+    for i in range(starts.size - 1, -1, -1):
+        a, dot, square, apart = np.uint64(starts[i] + start), zero, zero, zero
+        for j in range(place.size):
+            x = line[a + np.uint64(j)]
+            residual = x - place[j]
+            dot += residual * delta[j]
+            square += x * x
+            apart += residual * residual
+        along[i] += dot
         own[i] += square
-        if around.size:
-            around[i] += rest
+        around[i] += apart
 
 
 @_compiled(reorder=True)
@@ -520,7 +492,7 @@ def _images(line, starts, width, rows, sums, found):
             a, b, c, d = _four(part, starts, i, n)
             _pairs(a, b, c, d, p, q, r, s, found[i : i + 4], 0)
         for k in range(4):
-            _dots(part, starts[m - m % 4 :], nowhere[:n], sums[k, :n], found[m - m % 4 :, k])
+            _dots(line, starts[m - m % 4 :], start, nowhere[:n], sums[k, :n], found[m - m % 4 :, k])
 
 
 @_compiled(reorder=True)

@@ -19,7 +19,9 @@ __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
 TILE = 2**18  # numbers that stay in a core's cache together with a copy of them
 RUN = 1024  # squares or products added up in the block's own precision before float64 takes over
 SQUARE_RUN = 32  # the same, for squares that a proof relies on
-CACHED = 2**17  # numbers of a run of all rows that is multiplied with itself
+# Numbers of a run of all rows that is multiplied with itself. With twice as many, small calls would take two megabytes, which
+# the C library gives back to the system after each: page faults would be a third of the time.
+CACHED = 2**16
 SHORTEST = (
     512  # the fewest columns of it: adding up the products of shorter runs takes a tenth of the time of making them
 )

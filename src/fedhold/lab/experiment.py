@@ -22,7 +22,7 @@ from fedhold.errors import integer, listed, positive, require, unknown, well_typ
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.consensus import RSA_OPTIONS, rsa_parameters
 from fedhold.lab.federation import check_loop
-from fedhold.lab.knowledge import reads_thresholds
+from fedhold.lab.knowledge import reads_server, reads_thresholds
 from fedhold.lab.partition import PARTITIONS
 from fedhold.lab.scenarios import DATA, MODELS, PASSED, WITHOUT_TORCH, clients_of, cost_of
 from fedhold.spec import Written, function_named, name_of, parse, written
@@ -39,6 +39,8 @@ LOOP_OPTIONS = (
 
 # The fields whose parameters bear their name among the options, as in partition_alpha; those of the data stand alone.
 PREFIXED = ("attack", "partition", "model")
+
+TRIES_IN_A_ROUND = 2  # lies that an attack can try on the server's rule while a round takes place
 
 Option = float | int | str | None
 
@@ -150,8 +152,18 @@ class Experiment:
     @property
     def cost(self) -> float:
         """About how long the run takes, in rounds on the synthesized data."""
-        loop = Options.of(self).loop
-        return self.rounds * cost_of(self.data) * loop.get("local_steps", 1) * loop.get("participation", 1.0)
+        loop, model = Options.of(self).loop, cost_of(self.data, self.model)
+        rounds = self.rounds * loop.get("local_steps", 1) * loop.get("participation", 1.0)
+        return float(rounds * model * (1 + self._tried / TRIES_IN_A_ROUND))
+
+    @property
+    def _tried(self) -> int:
+        """How often an attack that tries its lies on the server's rule does so in a round."""
+        attack = None if self.attack is None else function_named(self.attack, "attack", ATTACKS)
+        if attack is None or not reads_server(attack):
+            return 0
+        usual = inspect.signature(attack).parameters.get("evaluations")
+        return int(Options.grouped(self)["attack"].get("evaluations", 1 if usual is None else usual.default))
 
     @property
     def own(self) -> list[str]:

@@ -35,7 +35,9 @@ FLAT = 1e-6  # a reference that learns less than this says nothing about rules
 USUAL, SKEWED = "without label skew", "label skew"
 HOW = (
     "A number is the share that a rule keeps of what plain averaging learns where nobody lies: 1 is as good, 0 is nothing "
-    "learnt. The worst case is the least over all attacks, fractions of liars and data sets; refused cells count as 0. Ranks "
+    "learnt. The worst case is the least over all attacks, fractions of liars and data sets; refused cells count as 0. One "
+    "cell decides it. 'worst attack' is the least over attacks, as a mean over data sets and fractions of liars: an adversary "
+    "chooses the attack, but neither your data nor how many lie. Ranks "
     "are among all rules in each cell, 1 the best. Rules share a rank where they differ by less than 0.01, or by less than "
     "twice the deviation over seeds: no user would choose by that, and another seed may turn it around. In brackets: the least "
     "and the largest over seeds. Rules marked 'told f' know the true number of liars, as no server does; without an attack "
@@ -73,6 +75,7 @@ class Place:
     rule       without the number of liars that it is told
     knows      what it knows that a server does not know by itself, such as that number; "" for nothing
     worst      the least it keeps, over all cells
+    attacked   the least it keeps over attacks, as a mean over data sets and fractions of liars
     rank       its mean rank over all cells
     mean       the mean of what it keeps
     unharmed   what it keeps without an attack, as a mean over data sets
@@ -84,6 +87,7 @@ class Place:
     rule: str
     knows: str
     worst: Interval
+    attacked: Interval
     rank: Interval
     mean: Interval
     unharmed: Interval
@@ -212,11 +216,13 @@ class Standings:
         by_liars = [
             over_seeds(kept[:, 1:, e], attacked[:, :, e], worst=True).mean for e in range(len(self.arena.epsilons))
         ]
+        under_worst, met = np.where(attacked, kept[:, 1:], np.inf).min(axis=1), np.asarray(attacked.any(axis=1))
         refused = self.refused[r, chosen][:, 1:][attacked]
         return Place(
             rule=self.labels[r],
             knows=known_to(self.arena.rules[r]),
             worst=over_seeds(kept[:, 1:], attacked, worst=True),
+            attacked=over_seeds(under_worst, met, worst=False),
             rank=over_seeds(self.ranks[r, chosen][:, 1:], attacked, worst=False),
             mean=over_seeds(kept[:, 1:], attacked, worst=False),
             unharmed=over_seeds(kept[:, 0, 0], there[:, 0, 0], worst=False),
@@ -229,10 +235,21 @@ class Standings:
         """The leaderboard, for pages and files."""
         places = self.places(skewed=skewed)
         liars = [f"worst at {epsilon:.0%}" for epsilon in self.arena.epsilons]
-        header = ("rule", "knows", "worst case", "mean rank", "mean", NO_ATTACK, *liars, BACKDOOR, "refused")
+        header = (
+            "rule",
+            "knows",
+            "worst case",
+            "worst attack",
+            "mean rank",
+            "mean",
+            NO_ATTACK,
+            *liars,
+            BACKDOOR,
+            "refused",
+        )
         rows = [
             (
-                *(place.rule, place.knows, str(place.worst), str(place.rank), str(place.mean)),
+                *(place.rule, place.knows, str(place.worst), str(place.attacked), str(place.rank), str(place.mean)),
                 *(str(place.unharmed), *(f"{value:.2f}" for value in place.by_liars)),
                 *("" if np.isnan(place.backdoor.mean) else str(place.backdoor), _share(place.refused)),
             )

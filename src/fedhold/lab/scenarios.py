@@ -8,6 +8,7 @@ model  a function in MODELS, or the user's own      -> the task
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -34,7 +35,7 @@ LARGEST = 10_000_000  # samples of a data set that is read item by item
 
 Cut = Callable[[Labels | int, int, np.random.Generator], list[Indices]]
 Model = Callable[[Samples, int], Task]  # makes the task from the samples to test on and the number of classes
-Maker = TypeVar("Maker", bound=Callable[..., "Scenario"])
+Maker = TypeVar("Maker", bound=Callable[..., "Scenario | Task"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,9 @@ class Scenario:
 
 
 def costs(rounds: float) -> Callable[[Maker], Maker]:
-    """Declare, as a decorator, how long a round on this data takes, in rounds on `synthesized`."""
+    """Declare, as a decorator, how long a round on this data takes, in rounds on `synthesized`; or a model, in rounds with the
+    usual model of the data.
+    """
 
     def mark(make: Maker) -> Maker:
         make.round_cost = rounds  # type: ignore[attr-defined]
@@ -77,9 +80,11 @@ def clients_of(data: str) -> str:
     return getattr(DATA.get(data), "own_clients", "")
 
 
-def cost_of(data: str) -> float:
-    """What the maker of this data declares by `costs`; 1 if it declares nothing."""
-    return getattr(function_named(data, "data", DATA), "round_cost", 1.0)
+def cost_of(data: str, model: str | None = None) -> float:
+    """What the makers of this data and model declare by `costs`; 1 for those that declare nothing."""
+    makers = [function_named(data, "data", DATA)]
+    makers += [] if model is None else [function_named(model, "model", MODELS)]
+    return math.prod(getattr(make, "round_cost", 1.0) for make in makers)
 
 
 def synthesized(seed: int, cut: Cut, m: int, *, samples: int = 10_000, d: int = 50, factor: float = 0.5) -> Scenario:
@@ -268,6 +273,7 @@ def linear_regression(samples_to_test: Samples) -> Task:
     return LinearRegression(samples_to_test)
 
 
+@costs(500)  # as many times the products per sample of the usual network
 def cnn(samples_to_test: Samples, *, classes: int, width: int = 32, hidden: int = 512) -> Task:
     """Two convolutions of 5 x 5, each with pooling, a hidden layer and a softmax, for images.
 
@@ -287,6 +293,7 @@ def cnn(samples_to_test: Samples, *, classes: int, width: int = 32, hidden: int 
     return TorchTask(module, usual_loss(samples_to_test), samples_to_test, vectorized=False, chunk=512)
 
 
+@costs(5000)
 def resnet18(samples_to_test: Samples, *, classes: int, width: int = 64, groups: int = 2) -> Task:
     """A residual network of 18 layers for small images, with group normalisation.
 

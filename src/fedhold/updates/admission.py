@@ -234,7 +234,12 @@ def _readable(update: object) -> list[Leaf]:
     for leaf in leaves:
         if kind(leaf.array) not in AGGREGABLE:
             raise TypeError(f"dtype {kind(leaf.array)} is neither float nor integer")
-    return [leaf if type(leaf.array) is np.ndarray else Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
+    return [leaf if _is_plain(leaf.array) else Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether it is an array of NumPy already, and of a dtype of NumPy itself: the bfloat16 of others is not."""
+    return type(array) is np.ndarray and array.dtype.isbuiltin == 1
 
 
 def _expected(signatures: list[Signature | None], like: object | None) -> Signature:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedhold.kernels import (
     BFLOAT16,
+    ENOUGH,
     TILE,
     Block,
     Matrix,
@@ -400,8 +401,12 @@ class Updates:
     # Vectors of d numbers.
 
     def zeros(self) -> Vector:
-        """A vector of d zeros that kernels may write to, block by block."""
-        return np.zeros(self.d)
+        """A vector of d zeros that kernels may write to, block by block.
+
+        Beside narrow floats it is float32, which has twice their digits: float64 would be as large as four updates.
+        """
+        narrow = not (self.wide or self.base) and all(source.narrow is not None for source in self.sources)
+        return np.zeros(self.d, np.float32 if narrow else np.float64)
 
     def vector(self, arrays: list[Any]) -> Vector:
         """The arrays of one update as a vector of d numbers."""
@@ -545,7 +550,8 @@ class Updates:
                     parts = min(max(stretch.width // (BULK * self.m), fewest), MOST_PARTS)
                     width = max(width, -(-stretch.width // parts))
                 pairs = -(-stretch.width // (2 * width))
-                width = -(-stretch.width // (2 * pairs * LINE)) * LINE if pairs > 1 else width
+                if pairs > 1 or (portion.parallel and stretch.width * self.m >= ENOUGH):
+                    width = -(-stretch.width // (2 * pairs * LINE)) * LINE
             else:
                 width = self._width(portion)
                 width *= max(self._slab // (width * self._rows), 1)

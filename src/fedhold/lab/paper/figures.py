@@ -80,8 +80,11 @@ class Plan:
         return self.mnist_seeds if data == "mnist" else self.seeds
 
     def with_seeds(self, count: int) -> Plan:
-        """The same with the first so many seeds for all data, but no more than there may be of each."""
-        seeds, mnist_seeds = (tuple(range(min(count, most))) for most in (self.most, self.most_mnist))
+        """The same with the first so many seeds for all data: no fewer than it begins with, no more than there may be."""
+        seeds, mnist_seeds = (
+            tuple(range(min(max(count, len(first)), most)))
+            for first, most in ((self.seeds, self.most), (self.mnist_seeds, self.most_mnist))
+        )
         return replace(self, seeds=seeds, mnist_seeds=mnist_seeds)
 
     @property

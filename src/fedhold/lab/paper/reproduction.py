@@ -34,7 +34,7 @@ from fedhold.lab.paper.claims import Claim
 from fedhold.lab.paper.figures import AUTOMATIC_T, FIGURES, METHODS, NAMES, PAPER_T, Plan, experiments
 from fedhold.lab.paper.readings import CHOICES, READINGS
 from fedhold.lab.paper.sentences import CLAIMS
-from fedhold.lab.paper.verdicts import Judged, begin, by_reading, by_words, go_on, judged
+from fedhold.lab.paper.verdicts import Judged, by_reading, by_words, go_on, judged
 from fedhold.report import Block, Cards, Paragraph, ProgressLines, Source, Table, can_plot, print_line, save_png
 
 ABOUT: tuple[Block, ...] = (
@@ -67,8 +67,9 @@ READING: tuple[Block, ...] = (
     Paragraph(
         "A number such as +0.12 +- 0.03 is the mean over the seeds of what speaks for the claim, with the half width of its "
         "95 % t interval. A claim holds if every interval lies above 0. It fails if one lies below 0, or so close around 0 "
-        "that there is no difference to speak of (level), or still holds 0 (open) with as many seeds as there may be. "
-        "It depends where it holds under one reading of what the paper leaves open, and fails under another."
+        "that there is no difference to speak of (level), or still holds 0 (open) with as many seeds as there may be, or "
+        "with so many that those left would not change that if they came out like the best one so far. It depends where it "
+        "holds under one reading of what the paper leaves open, and fails under another."
     ),
     Paragraph(
         "The metric behind a method's name, as in (krum 7.071), is its mean over the last tenth of the rounds. The legend of a "
@@ -134,9 +135,7 @@ def reproduce(
     _run_until_decided(claims, plan, store, jobs)
     for reading in READINGS.values() if readings else ():
         print_line(console, f"Reading: {reading.name} ({reading.value})")
-        under = replace(plan, reading=reading)
-        run_all(begin(claims, cache(store.find), under), store, jobs=jobs)
-        _run_until_decided(claims, under, store, jobs)
+        _run_until_decided(claims, replace(plan, reading=reading), store, jobs)
     found = {result.experiment: result for result in results}
     effort = sweeps.QUICK if quick else sweeps.FULL
     effort = effort if seeds is None else replace(effort, seeds=plan.seeds)
@@ -168,7 +167,7 @@ def reproduce(
 
 
 def _run_until_decided(claims: Sequence[Claim], plan: Plan, store: Store, jobs: int) -> None:
-    """Run more seeds for what is undecided under the plan's reading, until nothing is or all seeds are spent."""
+    """Run more seeds for what is undecided under the plan's reading, until nothing is."""
     while more := [run for run in go_on(claims, cache(store.find), plan) if not store.has(run)]:
         run_all(more, store, jobs=jobs)
 

@@ -21,7 +21,6 @@ from fedhold.lab.paper.claims import (
     Claim,
     Measurements,
     Results,
-    first_runs,
     hangs_on,
     judge,
     next_runs,
@@ -86,22 +85,15 @@ def judged(claim: Claim, results: Results, plan: Plan, readings: Iterable[Readin
     return Judged(claim, main, others, why)
 
 
-def begin(claims: Sequence[Claim], results: Results, plan: Plan) -> list[Experiment]:
-    """The runs that these claims are first judged on under the plan's reading.
-
-    There are none for a claim that does not hang on the reading, and none for one that fails by what is there already: one
-    comparison against it is enough, and most comparisons are those of the main reading.
-    """
-    of = Measurements(results, plan)
-    asked = [claim for claim in claims if hangs_on(claim, plan) and outcome(claim.test(of)) == "undecided"]
-    return list(dict.fromkeys(run for claim in asked for run in first_runs(claim, plan)))
-
-
 def go_on(claims: Sequence[Claim], results: Results, plan: Plan) -> list[Experiment]:
-    """The runs of another seed for what is still undecided under the plan's reading."""
-    of = Measurements(results, plan)
+    """The runs of the first seeds, or of another one, for what is still undecided under the plan's reading.
+
+    There are none for a claim that does not hang on the reading, and none for one that fails by what is there already: most
+    comparisons are those of the main reading.
+    """
+    of, main = Measurements(results, plan), Measurements(results, replace(plan, reading=MAIN))
     asked = [claim for claim in claims if plan.reading == MAIN or hangs_on(claim, plan)]
-    return list(dict.fromkeys(run for claim in asked for run in next_runs(claim, of)))
+    return list(dict.fromkeys(run for claim in asked for run in next_runs(claim, of, main)))
 
 
 def by_reading(verdicts: Sequence[Judged]) -> Table:
