@@ -18,6 +18,7 @@ from fedhold.bench.machine import Machine, describe, load
 from fedhold.bench.round import FailedRound, RoundPeer, RoundTimes, measure_round
 from fedhold.bench.timing import OWN, Contender, Growth, Shape, measure_growth, measure_shape
 from fedhold.errors import integer, positive, unknown
+from fedhold.report import ProgressLines
 from fedhold.storage import write_whole
 
 SHAPES = ("50x7850", "10x100000", "500x25450", "100x1000000", "20x4000000", "2000x100000")
@@ -184,13 +185,15 @@ def measure_all(plan: Plan, console: Console, keep: Callable[[Results], None]) -
 
 @contextmanager
 def _progress(console: Console, title: str, calls: int | None = None) -> Iterator[Callable[[str], None]]:
-    """A live line in a terminal; the function it gives sets what runs now."""
+    """A live line in a terminal, and elsewhere a line now and then; the function it gives sets what runs now."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=calls)
+        task, lines = progress.add_task(title, total=calls), ProgressLines()
 
         def watch(now: str) -> None:
             progress.update(task, description=f"{title}: {now}", advance=1)
+            if not console.is_terminal:
+                lines.say(f"{title}: {now}")
 
         yield watch
 
