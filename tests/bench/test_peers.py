@@ -78,7 +78,7 @@ def test_the_document_of_a_busy_machine_says_so(tmp_path):
 
 def test_the_document_leads_with_what_people_send_and_says_who_is_ahead(tmp_path):
     results = json.loads((ROOT / "docs" / "performance.json").read_text(encoding="utf-8"))
-    del results["shapes"][1:]
+    results["shapes"] = [shape for shape in results["shapes"] if shape["m"] == 500]
     results["inputs"] = [{"group": "little data", "name": "3 x 10", "seconds": 1e-5, "multiples": {"huber": 49.4}}]
     results["first calls"] = [{"rule": "huber", "dtype": "float32", "cold": 2.34, "warm": 0.27, "without": 0.03}]
     for row in results["shapes"][0]["rows"]:
