@@ -78,7 +78,7 @@ def test_the_document_of_a_busy_machine_says_so(tmp_path):
 
 def test_the_document_leads_with_what_people_send_and_says_who_is_ahead(tmp_path):
     results = json.loads((ROOT / "docs" / "performance.json").read_text(encoding="utf-8"))
-    results["shapes"] = [shape for shape in results["shapes"] if shape["m"] == 500]
+    del results["shapes"][1:]
     results["inputs"] = [{"group": "little data", "name": "3 x 10", "seconds": 1e-5, "multiples": {"huber": 49.4}}]
     results["first calls"] = [{"rule": "huber", "dtype": "float32", "cold": 2.34, "warm": 0.27, "without": 0.03}]
     for row in results["shapes"][0]["rows"]:
@@ -89,7 +89,7 @@ def test_the_document_leads_with_what_people_send_and_says_who_is_ahead(tmp_path
     assert "| 3 x 10 | 0.01 | 49.4 |" in text
     assert "| huber, float32 | 2.34 | 0.27 | 0.03 |" in text
     assert text.index("What people send") < text.index("Beside other libraries")
-    assert "- 500 x 25,450, krum: ByzFL 1.5, fedhold 2.5\n" in text
+    assert "- 50 x 7,850, krum: ByzFL 1.5, fedhold 2.5\n" in text
     assert "ByzFL's krum, ByzFL torch's krum, ByzFL's multi_krum" in text
     assert "| geometric_median | ByzFL | 3 steps from 0 | 2.5, " in text
 
