@@ -196,14 +196,13 @@ class Certificate:
 
     def _tried(self, unit: float, change: _Change, exponent: float, balances: Mapping[float, float]) -> _Trial:
         """What these nu and mu prove of the radius unit * 2**exponent."""
-        return _Trial(exponent, *self._proves(unit * 2.0**exponent, change, balances))
+        found = self._proves(unit * 2.0**exponent, change, balances)
+        return _Trial(found.proving, found.bound, exponent)
 
     def _proves(
         self, rho: float, change: _Change, balances: Mapping[float, float], scales: tuple[float, float] | None = None
-    ) -> tuple[dict[float, float], float]:
+    ) -> _Found:
         """Those of the given nu for which some mu makes the bound on the slope positive; its search begins at the mu given.
-
-        Beside them the largest bound that was found, or one that is above all bounds there are, where none of them is positive.
 
         scales  None for the thresholds as they are; or the least and the largest t of the thresholds t / sqrt(n_i)
         """
@@ -225,7 +224,7 @@ class Certificate:
 
             found = {nu: _positive_at(partial(bound, nu), mu) for nu, mu in balances.items()}
             proving = {nu: mu for nu, (mu, value) in found.items() if value > 0}
-            return proving, max((value for _, value in found.values()), default=math.nan)
+            return _Found(proving, max((value for _, value in found.values()), default=math.nan))
 
     # Thresholds found anew: step 4 of the proof.
 
@@ -258,10 +257,11 @@ class Certificate:
             return {}
         ends = low * (high / low) ** (np.arange(pieces + 1) / pieces)
         for scales in pairwise(ends.tolist()):
-            found = self._proves(near, change, proving, scales)[0] or self._proves(near, change, BALANCES, scales)[0]
-            if not found:
+            found = self._proves(near, change, proving, scales)
+            found = found if found.proving else self._proves(near, change, BALANCES, scales)
+            if not found.proving:
                 return {}
-            proving = found
+            proving = found.proving
         return dict(proving)
 
     def _far(self, unit: float, change: _Change) -> float:
@@ -447,17 +447,22 @@ def _positive_at(concave: Callable[[float], tuple[float, float]], mu: float) -> 
 
 
 @dataclass(frozen=True)
-class _Trial:
-    """What is proven of a radius.
+class _Found:
+    """What is proven.
 
-    exponent  of the radius
     proving   the nu that prove it, each with its mu
     bound     the largest bound on the slope that was found, or where no bound is positive, one above them all
     """
 
-    exponent: float
     proving: dict[float, float]
     bound: float
+
+
+@dataclass(frozen=True)
+class _Trial(_Found):
+    """What is proven of a radius, of which the exponent is given."""
+
+    exponent: float
 
 
 Tried = Callable[[float, Mapping[float, float]], _Trial]
@@ -469,13 +474,13 @@ def _bracket(tried: Tried, first: float, balances: Mapping[float, float]) -> tup
 
     first  the exponent to begin with
 
-    Where no radius is proven, neither trial is, and the exponents are infinite.
+    Where no radius is proven, neither trial is, and the exponents are infinite. Where even the smallest is, both are that one.
     """
     low = high = tried(first, balances)
     step = 0.25
     while not high.proving:
         if high.exponent >= HIGHEST:
-            nowhere = _Trial(math.inf, {}, math.nan)
+            nowhere = _Trial({}, math.nan, math.inf)
             return nowhere, nowhere
         low, high, step = high, tried(min(high.exponent + step, HIGHEST), balances), 4 * step
     return (low, high) if high is not low else _downwards(tried, high, step)

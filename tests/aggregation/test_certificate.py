@@ -333,7 +333,7 @@ def test_a_scale_beyond_floating_point_is_no_proof():
     x, n, T = [0, 0, 0, 2, -1, -4], [1, 3, 2.5, 1, 3, 1], [2, 0.375, 0.5, 2, 0.5, 4]
     proof = certify(np.array(x, float)[:, None], np.array(T), n)[1]
     change = certificate._Change(3, replaced=True)  # Three of six can take the aggregate anywhere.
-    assert not any(proof._proves(rho, change, certificate.BALANCES)[0] for rho in 10.0 ** np.arange(0, 308, 7))
+    assert not any(proof._proves(rho, change, certificate.BALANCES).proving for rho in 10.0 ** np.arange(0, 308, 7))
 
 
 def test_thresholds_of_zero_prove_nothing_and_thresholds_of_infinity_do():

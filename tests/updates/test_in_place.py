@@ -6,6 +6,7 @@ import pytest
 from fedhold import aggregate
 from fedhold.kernels import Portion, choice
 from fedhold.kernels.numba_side import NumbaKernels
+from fedhold.updates import admit
 
 M, D = 12, 60_000  # so many numbers that two arrays of three are read where they lie, each in several parts
 RULES = {"mean": {}, "huber": {}, "spectral_huber": {}, "median": {}, "trimmed_mean": {"f": 2}, "krum": {"f": 2}}
@@ -48,3 +49,19 @@ def test_one_client_in_another_layout_changes_nothing():
     odd[3]["a"], odd[5]["b"] = np.asfortranarray(odd[3]["a"]), odd[5]["b"].astype(np.float64)
     for key in ("a", "b", "c"):
         np.testing.assert_allclose(aggregate(odd).value[key], aggregate(plain).value[key], atol=2e-6)
+
+
+def test_small_arrays_among_large_ones_are_copied_to_one(monkeypatch):
+    monkeypatch.setattr("fedhold.updates.admission.TILE", M * 100)
+    X = (np.random.default_rng(2).standard_normal((M, D)) + 3).astype(np.float32)
+    ends = {"a": 60, "b": 90, "c": D - 50, "d": D}  # a and b are small, c is large, d is small
+    starts = dict(zip(ends, [0, *ends.values()], strict=False))
+    given = [{key: x[starts[key] : end].copy() for key, end in ends.items()} for x in X]
+    admission = admit(given, None, None, None, lambda *_: None)
+    assert [source.size for source in admission.updates.sources] == [90, D - 140, 50]
+    for rule, parameters in RULES.items():
+        found, whole = aggregate(given, rule, **parameters), aggregate(X, rule, **parameters)
+        np.testing.assert_allclose(np.concatenate(list(found.value.values())), whole.value, atol=2e-6)
+        np.testing.assert_allclose(found.clients.distances, whole.clients.distances, rtol=1e-5)
+    near = aggregate(given, "huber", start=dict(found.value))
+    np.testing.assert_allclose(near.value["d"], aggregate(X, "huber").value[D - 50 :], atol=1e-5)

@@ -82,7 +82,7 @@ def lists() -> Iterator[Case]:
     for m, d in ((10, 2_000_000), (100, 200_000), (500, 25_450)):
         X = _matrix(m, d)
         yield Case(f"{m} x {d:,}, one matrix", X, partial(X.mean, 0))
-        yield Case(f"{m} x {d:,}, list of rows", list(X), partial(X.mean, 0))
+        yield Case(f"{m} x {d:,}, list of rows", [row.copy() for row in X], partial(X.mean, 0))
     dicts = _dicts(10, _layers())
     yield Case("10 dicts with the layers of ResNet-18, NumPy", dicts, partial(_mean_of, dicts))
     if _has_torch():
@@ -97,9 +97,9 @@ def layouts() -> Iterator[Case]:
     rows = _matrix(10, 2_359_296).reshape(10, 512, 512, 3, 3)  # a convolution of ResNet-18
     turned = [np.asfortranarray(row) for row in rows]
     for name, updates in (
-        ("contiguous", list(rows)),
+        ("contiguous", [row.copy() for row in rows]),
         ("Fortran order", turned),
-        ("one in Fortran order", [turned[0], *rows[1:]]),
+        ("one in Fortran order", [turned[0], *(row.copy() for row in rows[1:])]),
     ):
         yield Case(f"10 x 2.4 M, {name}", updates, partial(rows.mean, 0), PASSES)
     if _has_torch():
@@ -115,7 +115,7 @@ def narrow_types() -> Iterator[Case]:
     mean = partial(X.mean, 0)
     yield Case("20 x 1 M, float32", X, mean, PASSES)
     yield Case("20 x 1 M, float16", X.astype(np.float16), mean, PASSES)
-    yield Case("20 x 1 M, list of float16", list(X.astype(np.float16)), mean, PASSES)
+    yield Case("20 x 1 M, list of float16", [row.astype(np.float16) for row in X], mean, PASSES)
     if _has_torch():
         import torch
 
@@ -204,7 +204,7 @@ def _dicts(m: int, shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, Arra
     sizes = [int(np.prod(shape)) for shape in shapes.values()]
     cuts = np.cumsum(sizes)[:-1]
     rows = (np.split(row, cuts) for row in _matrix(m, sum(sizes)))
-    return [{name: part.reshape(shapes[name]) for name, part in zip(shapes, row, strict=True)} for row in rows]
+    return [{name: part.reshape(shapes[name]).copy() for name, part in zip(shapes, row, strict=True)} for row in rows]
 
 
 def _mean_of(updates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -248,9 +248,8 @@ def _header(data: bytes, name: str) -> _Header:
         raise BadReplyError(f"array {name} is no NumPy array: {one_line(str(problem))}") from None
 
 
-@lru_cache(
-    maxsize=1024
-)  # most nodes send the same headers, and parsing one takes longer than subtracting a small layer
+# Most nodes send the same headers, and parsing one takes longer than reading a small layer.
+@lru_cache(maxsize=1024)
 def _parsed(header: bytes) -> _Header:
     file = io.BytesIO(header)
     with warnings.catch_warnings():

@@ -111,13 +111,14 @@ def solve(
         gap = target - weights
         # At its own centre c, w leaves no force: sum_i w_i (X_i - c) = 0. So the force of the pulls is that of their
         # differences to it, which is at most the sum of their lengths.
-        most = float(pulls.sum() * (np.abs(gap) @ distances))
+        total = float(pulls.sum())
+        most = total * float(np.abs(gap) @ distances)
         if most <= bound:
             return Solved(weights, thresholds, True, iteration, most, geometry.measured(weights))
         # Residuals of different clients are nearly orthogonal in many dimensions, so this is close to the left side. Where
         # they are not, the estimate is too small, and `caution` is raised accordingly.
         away = gap * distances
-        estimate = float(np.add.reduce(pulls)) * sqrt(away @ away)
+        estimate = total * sqrt(away @ away)
         # With a bound of 0, most clients lie on the centre, and mixing with earlier steps would move away from it.
         target = _foreseen(geometry, thresholds_at, weights, distances, target) if bound > 0 else target
         step = _Step(target, (target - weights) * np.minimum(distances, FAR * (middle(distances) or 1.0)))
@@ -173,9 +174,9 @@ def _verified(
 
     It is at most the force of the pulls, plus |change| d_i for each changed pull.
     """
-    known = geometry.balance(weights, pulls)
-    if known is not None and known.force <= bound:
-        return Solved(weights, thresholds, True, iteration, known.force)
+    known = geometry.known_force(weights, pulls)
+    if known is not None and known <= bound:
+        return Solved(weights, thresholds, True, iteration, known)
     measured = geometry.measure(weights, pulls=pulls, directly=4 * geometry.blur(pulls) > bound)
     assert measured.force is not None
     thresholds = thresholds_at(measured.distances)

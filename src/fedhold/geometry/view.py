@@ -70,14 +70,6 @@ class Measurement:
     force: float | None = None
 
 
-@dataclass(frozen=True)
-class Balance:
-    """Every client's distance to a weighted centre, and an upper bound on the force of given pulls on it."""
-
-    distances: Vector
-    force: float
-
-
 def normalised(pulls: Weights) -> Weights:
     """Weights that sum to 1. They are divided by the largest one first, so that the sum does not overflow for 1e308 samples."""
     shares = pulls / np.maximum.reduce(pulls)
@@ -512,12 +504,11 @@ class Geometry:
         force = None if pulls is None else float(np.sqrt(found.force)) + self.blur(pulls)
         return _ByProducts(anchor.distances_by(found, self.resolution), force)
 
-    def balance(self, weights: Weights, pulls: Weights) -> Balance | None:
-        """Distances to the centre weights @ X and the force of pulls on it, if the Gram matrix tells them exactly enough."""
-        distances = None if self._gram is None else self._gram.distances(weights, self.resolution)
-        if self._gram is None or distances is None:
+    def known_force(self, weights: Weights, pulls: Weights) -> float | None:
+        """An upper bound on the force of pulls on the centre weights @ X, if the Gram matrix knows the distances to it."""
+        if self._gram is None or self._gram.distances(weights, self.resolution) is None:
             return None
-        return Balance(distances, self._gram.length(pulls - pulls.sum() * weights, self.resolution))
+        return self._gram.length(pulls - pulls.sum() * weights, self.resolution)
 
     def blur(self, pulls: Weights) -> float:
         """How much rounding can take from the force of pulls where it is found by products."""

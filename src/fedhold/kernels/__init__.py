@@ -36,7 +36,7 @@ from fedhold.kernels.arrays import (
     weighted_median,
 )
 from fedhold.kernels.choice import ENOUGH, kernels_for, numba_version, worth_compiling
-from fedhold.kernels.narrow import BFLOAT16, bits_of, is_narrow
+from fedhold.kernels.narrow import BFLOAT16, bits_of, is_narrow, widened
 from fedhold.kernels.numpy_side import NUMPY, RUN, SQUARE_RUN, TILE, NumpyKernels, Portion
 from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Sums, Swept, added
 from fedhold.kernels.threads import one_blas_thread, shared, thread_count
@@ -86,5 +86,6 @@ __all__ = [
     "to_host",
     "unscaled",
     "weighted_median",
+    "widened",
     "worth_compiling",
 ]

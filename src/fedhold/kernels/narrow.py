@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 __all__ = ["BFLOAT16", "bits_of", "is_narrow", "widened"]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: these are its bits, under its name.
-BEYOND = np.float32(
-    65536
-)  # What a float16 that is not finite becomes before its exponent is set right; all others are less.
+# What a float16 that is not finite becomes before its exponent is set right; all others are less.
+BEYOND = np.float32(65536)
 EXPONENT = np.uint32(0x7F800000)  # that of a float32 that is not finite
 
 

@@ -22,13 +22,11 @@ SQUARE_RUN = 32  # the same, for squares that a proof relies on
 # Numbers of a run of all rows that is multiplied with itself. With twice as many, small calls would take two megabytes, which
 # the C library gives back to the system after each: page faults would be a third of the time.
 CACHED = 2**16
-SHORTEST = (
-    512  # the fewest columns of it: adding up the products of shorter runs takes a tenth of the time of making them
-)
+# The fewest columns of it: to add up the products of shorter runs takes more than a tenth of the time of making them.
+SHORTEST = 512
 HALVED = 40  # rows. Up to this many, the products of all pairs are made in two halves.
-MOST_PARALLEL = (
-    2048  # rows. Beyond this, even two matrices of all pairs at a time, one for each thread, take too much memory.
-)
+# Rows. Beyond this, even two matrices of all pairs at a time, one for each thread, take too much memory.
+MOST_PARALLEL = 2048
 
 
 @dataclass(frozen=True)

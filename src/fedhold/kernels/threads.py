@@ -83,9 +83,8 @@ def one_blas_thread() -> Iterator[None]:
     a hundred times the time: all pairs of 100 x 25,450 numbers took 5 ms with one thread, and 688 ms with two. Where several
     threads are inside at once, the limit ends with the one that set it.
     """
-    if not _limiting.acquire(
-        blocking=False
-    ):  # Whoever has set the limit takes it back. A second one would restore the limit.
+    # Whoever has set the limit takes it back. A second one would take the limit for what was there before, and restore it.
+    if not _limiting.acquire(blocking=False):
         yield
         return
     try:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fedhold.errors import listed, visible
-from fedhold.kernels import to_host
+from fedhold.kernels import to_host, widened
 from fedhold.storage import whole_file
 
 __all__ = [
@@ -113,8 +113,8 @@ class StoredArray:
         direct = out.dtype == stored and out.flags.c_contiguous
         raw = out if direct else np.empty(len(out), stored)
         self._fill(raw.view(np.uint8).data, self.offset + start * stored.itemsize)
-        if self.code == "bfloat16":  # A bfloat16 is the upper half of a float32.
-            out[:] = np.left_shift(raw, 16, dtype=np.uint32).view(np.float32)
+        if self.code == "bfloat16":
+            out[:] = widened(raw.astype(np.uint16, copy=False), brain=True)
         elif not direct:
             out[:] = to_host(raw, None)
 
