@@ -84,6 +84,15 @@ def test_in_a_scenario():
     assert scenario.task.d == (3072 + 1) * 4 + (4 + 1) * 10
 
 
+def test_a_scenario_with_the_first_test_images(batches):
+    task = prepare("cifar10(samples=20, tests=3)", "balanced", 5, 0).task
+    pixels, labels = batches[1]["test_batch"]
+    np.testing.assert_array_equal(task.samples.inputs, pixels[:3])
+    np.testing.assert_array_equal(task.samples.targets, labels[:3])
+    with pytest.raises(ValueError, match="tests"):
+        prepare("cifar10(samples=20, tests=0)", "balanced", 5, 0)
+
+
 def test_a_file_that_is_not_the_original_is_not_opened(batches, monkeypatch):
     path = batches[0] / "data_batch_3"
     path.write_bytes(path.read_bytes()[:-1])

@@ -85,7 +85,7 @@ QUICK_SETTINGS = (
     Setting("synthesized(d=20, samples=1000)", "balanced", 15, 0.2),
     Setting("heterogeneous(d=20, samples=1000)", "balanced", 15, 0.2, searched=False),
     Setting("heart_disease", "balanced", 15, 0.7),
-    Setting("mnist(hidden=16, samples=1000)", "dirichlet(alpha=0.1)", 15, 0.5, skewed=True, searched=False),
+    Setting("mnist(hidden=16, samples=1000, tests=2000)", "dirichlet(alpha=0.1)", 15, 0.5, skewed=True, searched=False),
 )
 
 
@@ -206,7 +206,7 @@ class Arena:
         cell = Experiment(
             *(setting.data, spec, attack, epsilon, seed, self.m, setting.partition, setting.rounds, setting.step)
         )
-        every = max(1, setting.rounds // 10)  # A curve needs ten points, and measuring costs more than learning.
+        every = math.ceil(setting.rounds / 10)  # A curve needs ten points, and measuring costs more than learning.
         root = {"root": ROOT} if _takes_root(rule) else {}
         given = {"evaluate_every": every, **root, **dict(self.options)}
         return replace(cell, options=(*cell.options, *given.items()))

@@ -125,7 +125,14 @@ def _regression(seed: int, cut: Cut, m: int, *, variance: float, samples: int, d
 
 @costs(15)
 def mnist(
-    seed: int, cut: Cut, m: int, model: Model | None = None, *, samples: int = 60_000, hidden: int = 32
+    seed: int,
+    cut: Cut,
+    m: int,
+    model: Model | None = None,
+    *,
+    samples: int = 60_000,
+    hidden: int = 32,
+    tests: int = 10_000,
 ) -> Scenario:
     """Handwritten digits and a network with one hidden layer, the paper's section 7.2.
 
@@ -135,27 +142,42 @@ def mnist(
     model      makes the task from the test images, in place of that network
     samples    use only the first so many of the 60,000 training images
     hidden     the number of hidden units
+    tests      measure on only the first so many of the 10,000 test images
     """
-    return _classification(datasets.mnist, seed, cut, m, model, samples=samples, hidden=hidden)
+    return _classification(datasets.mnist, seed, cut, m, model, samples=samples, hidden=hidden, tests=tests)
 
 
 @costs(15)
 def fashion_mnist(
-    seed: int, cut: Cut, m: int, model: Model | None = None, *, samples: int = 60_000, hidden: int = 32
+    seed: int,
+    cut: Cut,
+    m: int,
+    model: Model | None = None,
+    *,
+    samples: int = 60_000,
+    hidden: int = 32,
+    tests: int = 10_000,
 ) -> Scenario:
     """Images of clothes in place of digits; the parameters are those of mnist."""
-    return _classification(datasets.fashion_mnist, seed, cut, m, model, samples=samples, hidden=hidden)
+    return _classification(datasets.fashion_mnist, seed, cut, m, model, samples=samples, hidden=hidden, tests=tests)
 
 
 @costs(50)
 def cifar10(
-    seed: int, cut: Cut, m: int, model: Model | None = None, *, samples: int = 50_000, hidden: int = 32
+    seed: int,
+    cut: Cut,
+    m: int,
+    model: Model | None = None,
+    *,
+    samples: int = 50_000,
+    hidden: int = 32,
+    tests: int = 10_000,
 ) -> Scenario:
     """Photographs of ten kinds of things, in colours; model = "resnet18" or "cnn" in place of the network.
 
     samples    use only the first so many of the 50,000 training images; the other parameters are those of mnist
     """
-    return _classification(datasets.cifar10, seed, cut, m, model, samples=samples, hidden=hidden)
+    return _classification(datasets.cifar10, seed, cut, m, model, samples=samples, hidden=hidden, tests=tests)
 
 
 def _classification(
@@ -167,13 +189,19 @@ def _classification(
     *,
     samples: int,
     hidden: int,
+    tests: int,
 ) -> Scenario:
-    count = integer(samples, "samples", at_least=1)
     images = _images(load) if model is None else load()  # Torch wants pixels in [0, 1].
-    train = Samples(images.train.inputs[:count], images.train.targets[:count])
+    train, test = _first(images.train, samples, "samples"), _first(images.test, tests, "tests")
     parts = cut(train.targets, m, chance(seed, Purpose.PARTITION))
-    task = Mlp(images.test, hidden=hidden) if model is None else model(images.test, CLASSES)
+    task = Mlp(test, hidden=hidden) if model is None else model(test, CLASSES)
     return Scenario(task, shard(train, parts))
+
+
+def _first(samples: Samples, count: int, name: str) -> Samples:
+    """The first so many samples; `name` is that of the parameter with the count."""
+    count = integer(count, name, at_least=1)
+    return Samples(samples.inputs[:count], samples.targets[:count])
 
 
 def heart_disease(seed: int, cut: Cut, m: int, model: Model | None = None, *, hidden: int = 8) -> Scenario:
