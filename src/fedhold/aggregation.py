@@ -313,8 +313,8 @@ def _of_columns(
 def _of_weights(
     solved: Solved, points: Geometry, geometry: Geometry, mixture: Matrix | None, f: int | None, *, certifies: bool
 ) -> _Account:
-    measured = solved.measured or points.measure(solved.weights, origin=solved.origin)
     if mixture is None:
+        measured = solved.measured or points.measure(solved.weights, origin=solved.origin)
         weights = None if solved.origin is not None else solved.weights
         takes_part, thresholds = solved.weights > 0, solved.thresholds
         return _Account(
@@ -324,8 +324,15 @@ def _of_weights(
     thresholds = None
     if solved.thresholds is not None and (mixture.max(axis=1) == 1).all():  # Clients were chosen, not mixed.
         thresholds = np.where(mixture.any(axis=0), solved.thresholds @ mixture, np.nan)
-    distances = geometry.distances_to(measured.centre)
-    return _Account(measured.centre, distances, weights > 0, weights, thresholds, solved, f, certifies=False)
+    known = solved.measured or points.measured(solved.weights)
+    if known is None and solved.origin is None and (np.count_nonzero(mixture, axis=1) <= 1).all():
+        # Each row is a client's own, shortened or not: one pass over the clients finds the centre and the distances to it.
+        measured = geometry.measure_sum(weights)
+        value, distances = measured.centre, measured.distances
+    else:
+        value = (known or points.measure(solved.weights, origin=solved.origin)).centre
+        distances = geometry.distances_to(value)
+    return _Account(value, distances, weights > 0, weights, thresholds, solved, f, certifies=False)
 
 
 def _checked(weights: Any, m: int, rule: str) -> Weights:

@@ -91,11 +91,14 @@ class Admission:
                 "aggregate."
             )
         flat = self.updates.vector([leaf.array for leaf in leaves])
-        if not largest(flat) <= FARTHEST:
+        farthest, base = largest(flat), self.updates.base
+        if not farthest <= FARTHEST:
             raise ValueError(
                 f"{name} has numbers that are not finite, or beyond {FARTHEST:g}. Pass the last sound one."
             )
-        return each(flat, lambda part: np.clip(np.ldexp(part, self.updates.base), -FAR, FAR))
+        if farthest <= FAR and not base:
+            return flat
+        return each(flat, lambda part: np.clip(np.ldexp(part, base), -FAR, FAR))
 
 
 def _template(update: object, name: str) -> list[Leaf]:
