@@ -83,7 +83,7 @@ def test_samples_count_in_the_first_pass(passes):
     np.testing.assert_allclose(result.value, used @ X.astype(np.float64) / used.sum(), atol=1e-6)
 
 
-def in_groups(m=40, d=70_000):
+def in_groups(m=70, d=70_000):
     """Clients in three groups, so that angles between them are far from right ones."""
     rng = np.random.default_rng(0)
     groups = rng.standard_normal((3, d))

@@ -157,11 +157,10 @@ class _Origin:
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """Every client's distance to the centre of weights; and its measurement, where a pass over the data has found them."""
+    """What the last pass has measured about the centre of these weights."""
 
     weights: Weights
-    distances: Vector
-    measured: Measurement | None
+    measured: Measurement
 
 
 class Geometry:
@@ -198,7 +197,7 @@ class Geometry:
         if look.centre is None or look.row is None or look.row_products is None or self._anchor is None:
             return None
         distances = self._anchor.distances_by(look.row_products, self.resolution)
-        return None if distances is None else _Asked(look.centre.weights, distances, Measurement(look.row, distances))
+        return None if distances is None else _Asked(look.centre.weights, Measurement(look.row, distances))
 
     @property
     def _gram(self) -> Gram | None:
@@ -224,14 +223,14 @@ class Geometry:
         """
         if origin is not None:
             return self._distances_from(origin, weights)
+        known = None if self._gram is None else self._gram.distances(weights, self.resolution)
+        if known is not None:
+            return known
         if self._last is None or not (self._last.weights == weights).all():
             self._last = None  # The memory of its centre is free before the next centre takes as much.
-            known = None if self._gram is None else self._gram.distances(weights, self.resolution)
-            measured = self.measure(weights) if known is None else None
-            distances = measured.distances if measured is not None else known
-            assert distances is not None
-            self._last = _Asked(weights.copy(), distances, measured)
-        return self._last.distances
+            found = self.measure(weights)
+            self._last = _Asked(weights.copy(), found)
+        return self._last.measured.distances
 
     def _distances_from(self, origin: Vector, weights: Weights) -> Vector:
         seen = self._seen_from(origin)
@@ -365,9 +364,9 @@ class Geometry:
             return np.asarray(self._updates.read(0, 1)[:, 0], np.float64)
         if self._gram is None:
             sample, _ = self._sampled
-            if sample.places_on_a_line() is None or sample.columns == self.d:
-                return sample.places_on_a_line()
-
+            places = sample.places_on_a_line()
+            if places is None or sample.columns == self.d:
+                return places
             return places_on_a_line(lambda client: self.distances_to(self._updates.row(client)))
         squares = self._gram.squared_distances
         # Squares from a Gram matrix are off by its rounding, and distances between near clients by the root of it.
@@ -536,12 +535,11 @@ class Geometry:
                 return Measurement(centre, found.distances if distances is None else distances, found.force)
         return self._directly(weights, pulls, origin)
 
-    def measure_sum(self, weights: Weights) -> Measurement:
-        """weights @ X for weights of any sum, and the clients' distances to it."""
-        if weights[weights > 0].min(initial=1.0) < LEAST:
-            return self.widened()._directly(weights, None, self._zeros)
-        found = None if self._lengths is None else self._sum_around(_Anchor(None, self._lengths), weights)
-        return self._directly(weights, None, self._zeros) if found is None else found
+    def measure_sum(self, weights: Weights) -> Measurement | None:
+        """weights @ X, whatever the weights sum to, and the clients' distances to it; None where digits would be lost."""
+        if self._lengths is None or weights[weights > 0].min(initial=1.0) < LEAST:
+            return None
+        return self._sum_around(_Anchor(None, self._lengths), weights)
 
     def _sum_around(self, anchor: _Anchor, weights: Weights) -> Measurement | None:
         """anchor + weights @ (X - anchor), whatever the weights sum to; None where its distances would lose too many digits."""

@@ -515,7 +515,7 @@ class Updates:
                 if span.rows is not None:
                     return gathered(iter([kernel(cast(Block, span.rows), slice(span.start, span.stop))]))
                 slab = self.read(span.start, span.stop)
-                if portion.bulky and self._views:
+                if slab.shape[1] <= width or (portion.bulky and self._views):
                     return gathered(iter([kernel(slab, slice(span.start, span.stop))]))
                 return gathered(
                     kernel(slab[:, a : a + width], slice(span.start + a, span.start + min(a + width, slab.shape[1])))
@@ -540,6 +540,8 @@ class Updates:
 
     def spans(self, portion: Portion) -> list[Span]:
         """The column ranges to read at a time: small arrays of one dtype together, large ones in parts of whole tiles."""
+        if self._views and self.m * self.d <= portion.numbers:
+            return [Span(0, self.d)]
         spans = list[Span]()
         for stretch in self._stretches(portion):
             width = max(portion.numbers // self.m, 16)
