@@ -11,6 +11,7 @@ import oracles
 from fedhold import aggregate, thresholds
 from fedhold.kernels import choice
 from fedhold.rules.selection import krum_scores
+from fedhold.updates.matrix import MIXED
 
 SHAPES = [(7, 1), (8, 3), (15, 5), (24, 40), (40, 11), (60, 200)]
 
@@ -282,6 +283,14 @@ def test_mixings():
     screened = aggregate(far, "screen | mean")
     agree(screened.value, far[4:].mean(axis=0), X)
     assert screened.clients.with_status("dropped") == [0, 1, 2, 3]
+
+
+def test_buckets_of_more_columns_than_are_mixed_at_a_time():
+    X = clients(31, 9000).astype(np.float32)
+    assert X.size > 2 * MIXED
+    order = np.random.default_rng(8).permutation(31)
+    buckets = np.array([X[order[a : a + 2]].astype(np.float64).mean(axis=0) for a in range(0, 31, 2)])
+    agree(aggregate(X, "bucketing(size=2) | median", rng=8).value, oracles.median(buckets), X, tol=1e-6)
 
 
 def assert_measured(result, expected, X, digits):

@@ -61,6 +61,7 @@ MOST_PAIRED = 4096  # clients, of which all pairs are 134 MB
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
 DOUBLE_ROOM = 400  # the same for float64
+MIXED = 2**17  # numbers of all clients that are added up to new rows at a time
 FEW_ROWS = 4  # A sum of up to this many rows is about as exact in their own precision as in float64.
 
 
@@ -249,16 +250,21 @@ class Mixture:
         if self._groups is None:
             return (self.matrix @ rows.astype(np.float64)).astype(rows.dtype, copy=False)
         mixed = np.empty((len(self.matrix), rows.shape[1]), rows.dtype)
+        # Of small data, some columns at a time stay in cache, and half of the time would go into asking for memory. Of large
+        # data, threads would wait for each other between them.
+        width = rows.shape[1] if kernels.compiled else max(MIXED // len(rows), LINE)
         for group in self._groups:
             single = group.members.shape[1] <= FEW_ROWS and np.abs(np.log2(group.shares)).max() <= SINGLE_ROOM
             kind = rows.dtype if single else np.dtype(np.float64)
             # Rows are multiplied by the share before they are added: a sum of numbers near the largest float overflows. Shares
             # that float32 does not hold belong to rows that are made very much longer or shorter.
             share = group.shares[:, None].astype(kind)
-            sums = rows[group.members[:, 0]] * share
-            for column in group.members.T[1:]:
-                sums += rows[column] * share
-            mixed[group.rows] = sums
+            for start in range(0, rows.shape[1], width):
+                part = rows[:, start : start + width]
+                sums = part[group.members[:, 0]] * share
+                for column in group.members.T[1:]:
+                    sums += part[column] * share
+                mixed[group.rows, start : start + width] = sums
         return mixed
 
 
