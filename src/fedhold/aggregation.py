@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from fedhold.certificate import Certificate, Proof
 from fedhold.errors import InfeasibleError, integer
-from fedhold.geometry import SEVERAL, Geometry, Rescaled, Solved, normalised
+from fedhold.geometry import SEVERAL, Geometry, Measurement, Rescaled, Solved, normalised
 from fedhold.kernels import ENOUGH, Matrix, Vector, Weights, numbers, one_blas_thread, worth_compiling
 from fedhold.spec import DEFAULT, Stage, parse
 from fedhold.updates import (
@@ -34,11 +34,14 @@ from fedhold.updates import (
 
 __all__ = ["Aggregation", "Client", "Clients", "aggregate", "warm_up"]
 
-FEW = 32  # clients. Up to this many, the products of all pairs cost less than the passes of a solve.
+# Clients. Up to this many, the products of all pairs cost less than the passes of a solve: of large data, where compiled code
+# passes over it, and of small data, where every pass costs calls as well.
+FEW, FEW_OF_SMALL = 32, 64
 # Clients in files or on a cluster. Up to this many, the products of all pairs take under 60 MB, and less time than the five or
 # more passes that they save; both grow with the square of their number.
 PAIRED = 1500
 TIE = 1e-9  # A distance this close to its threshold, relatively, counts as at the threshold.
+STATUSES = ("kept", "clipped", "dropped", "rejected")
 COLUMNS = ("client", "status", "weight", "share", "distance", "threshold", "samples", "reason")
 SHOWN = 40  # rows of a printed table, half from each end
 
@@ -222,7 +225,8 @@ def _wanted(stages: Sequence[Stage], updates: Updates, samples: Weights, rejecte
         except ValueError:  # The rule raises it again when it runs on the admitted clients.
             return None
         return rule
-    in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else FEW
+    few = FEW if compiled else FEW_OF_SMALL
+    in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else few
     saves_passes = updates.m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
     if saves_passes or (updates.few_pairs and any(stage.declared.pairs for stage in stages)):
         return ALL_PAIRS
@@ -313,8 +317,8 @@ def _of_columns(
 def _of_weights(
     solved: Solved, points: Geometry, geometry: Geometry, mixture: Matrix | None, f: int | None, *, certifies: bool
 ) -> _Account:
-    measured = solved.measured or points.measure(solved.weights, origin=solved.origin)
     if mixture is None:
+        measured = solved.measured or points.measure(solved.weights, origin=solved.origin)
         weights = None if solved.origin is not None else solved.weights
         takes_part, thresholds = solved.weights > 0, solved.thresholds
         return _Account(
@@ -324,8 +328,14 @@ def _of_weights(
     thresholds = None
     if solved.thresholds is not None and (mixture.max(axis=1) == 1).all():  # Clients were chosen, not mixed.
         thresholds = np.where(mixture.any(axis=0), solved.thresholds @ mixture, np.nan)
-    distances = geometry.distances_to(measured.centre)
-    return _Account(measured.centre, distances, weights > 0, weights, thresholds, solved, f, certifies=False)
+    known, found = solved.measured or points.measured(solved.weights), None
+    if known is None and solved.origin is None and (np.count_nonzero(mixture, axis=1) <= 1).all():
+        # Each row is a client's own, shortened or not: one pass over the clients finds the centre and the distances to it.
+        found = geometry.measure_sum(weights)
+    if found is None:
+        centre = (known or points.measure(solved.weights, origin=solved.origin)).centre
+        found = Measurement(centre, geometry.distances_to(centre))
+    return _Account(found.centre, found.distances, weights > 0, weights, thresholds, solved, f, certifies=False)
 
 
 def _checked(weights: Any, m: int, rule: str) -> Weights:
@@ -354,12 +364,14 @@ def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Cli
     distances = for_everyone(geometry.real(account.distances), np.full(m, np.nan))
     limits = for_everyone(thresholds, np.full(m, np.nan))
     weights = np.full(len(admitted), np.nan) if account.weights is None else account.weights
-    statuses = np.full(m, "rejected")
-    statuses[admitted] = np.where(account.takes_part, "kept", "dropped")
-    statuses[(statuses == "kept") & (distances / (1 + TIE) > limits)] = "clipped"
+    statuses = np.full(m, STATUSES.index("rejected"))
+    statuses[admitted] = np.where(account.takes_part, STATUSES.index("kept"), STATUSES.index("dropped"))
+    if thresholds is not None:
+        beyond = (statuses == STATUSES.index("kept")) & (distances / (1 + TIE) > limits)
+        statuses[beyond] = STATUSES.index("clipped")
     return Clients(
         indices=np.arange(m),
-        statuses=statuses,
+        statuses=np.array(STATUSES)[statuses],
         reasons=admission.reasons,
         distances=distances,
         thresholds=limits,
@@ -512,9 +524,7 @@ class Aggregation:
         return None if self.proof is None else self.proof.certificate()
 
     def __repr__(self) -> str:
-        counts = {
-            status: len(self.clients.with_status(status)) for status in ("kept", "clipped", "dropped", "rejected")
-        }
+        counts = {status: len(self.clients.with_status(status)) for status in STATUSES}
         told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
         told += "" if self.f is None else f"; f={self.f}"
         return f"Aggregation({self.rule!r}: {told}; converged={self.converged}, iterations={self.iterations})"

@@ -39,6 +39,21 @@ def test_the_first_pass_checks_the_numbers_and_measures_a_centre(rule, most, off
     assert result.converged
 
 
+@pytest.mark.parametrize(("m", "most"), [(20, 2), (100, 6)])
+def test_centered_clipping_from_zero_reads_the_data_once_per_step(m, most, passes):
+    """Few clients have a Gram matrix, from which all steps follow; the last pass makes the value."""
+    aggregate(updates(m), "centered_clipping", start=np.zeros(3000), radius=50.0)
+    assert len(passes) == most
+
+
+@pytest.mark.parametrize("m", [20, 100])
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+def test_clipping_and_the_mean_take_two_passes(m, offset, passes):
+    """One for the lengths, which the first look finds beside those around a client; one for the value and the distances."""
+    aggregate(updates(m, offset=offset), "clipping(radius=50) | mean")
+    assert len(passes) == 2
+
+
 @pytest.mark.parametrize("rule", ["mean", "huber", "spectral_huber"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_centre_with_a_client_that_is_then_rejected_counts_for_nothing(rule, value):
@@ -68,7 +83,7 @@ def test_samples_count_in_the_first_pass(passes):
     np.testing.assert_allclose(result.value, used @ X.astype(np.float64) / used.sum(), atol=1e-6)
 
 
-def in_groups(m=40, d=70_000):
+def in_groups(m=70, d=70_000):
     """Clients in three groups, so that angles between them are far from right ones."""
     rng = np.random.default_rng(0)
     groups = rng.standard_normal((3, d))

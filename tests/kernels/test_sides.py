@@ -306,6 +306,20 @@ def test_a_centre_is_not_rounded_as_the_block_is():
     np.testing.assert_allclose(centre, X.astype(np.float64).mean(axis=0), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("m", [1, 2, 3, 8, 9, 50, 122, 123, 244, 245])
+@pytest.mark.parametrize("around", [False, True])
+def test_all_pairs_in_strips_of_rows(m, around):
+    """From 123 rows on, strips are narrower, and from 245 on there is one; the last one may have fewer rows."""
+    X = np.random.default_rng(m).standard_normal((m, 2500)).astype(np.float32)
+    place = X[m // 2].copy() if around else None
+    found, residual = NUMPY.gram(X, place), X.astype(np.float64) - (place if around else 0)
+    np.testing.assert_allclose(found.products, residual @ residual.T, rtol=1e-5, atol=2e-3)
+    np.testing.assert_allclose(found.squares, (X.astype(np.float64) ** 2).sum(axis=1), rtol=1e-5)
+    if around:
+        pairs = NUMPY.residual_gram(X, place, np.ones(m)).products
+        np.testing.assert_allclose(pairs, residual @ residual.T, rtol=1e-5, atol=2e-3)
+
+
 def test_sums_are_added_up_by_field():
     found = added(Products(np.ones(2), 2.0), Products(np.full(2, 3.0), 5.0, force=6.0))
     np.testing.assert_array_equal(found.along, [4, 4])

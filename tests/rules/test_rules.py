@@ -11,6 +11,7 @@ import oracles
 from fedhold import aggregate, thresholds
 from fedhold.kernels import choice
 from fedhold.rules.selection import krum_scores
+from fedhold.updates.matrix import MIXED
 
 SHAPES = [(7, 1), (8, 3), (15, 5), (24, 40), (40, 11), (60, 200)]
 
@@ -282,6 +283,54 @@ def test_mixings():
     screened = aggregate(far, "screen | mean")
     agree(screened.value, far[4:].mean(axis=0), X)
     assert screened.clients.with_status("dropped") == [0, 1, 2, 3]
+
+
+def test_buckets_of_more_columns_than_are_mixed_at_a_time():
+    X = clients(31, 9000).astype(np.float32)
+    assert X.size > 2 * MIXED
+    order = np.random.default_rng(8).permutation(31)
+    buckets = np.array([X[order[a : a + 2]].astype(np.float64).mean(axis=0) for a in range(0, 31, 2)])
+    agree(aggregate(X, "bucketing(size=2) | median", rng=8).value, oracles.median(buckets), X, tol=1e-6)
+
+
+def assert_measured(result, expected, X, digits):
+    """The value, and the distances of the report, up to so many roundings of the numbers that enter them."""
+    wide = X.astype(np.float64)
+    near = digits * np.finfo(X.dtype).eps * np.abs(wide).max()
+    np.testing.assert_allclose(result.value, expected, rtol=0, atol=near)
+    distances = np.linalg.norm(wide - expected, axis=1)
+    np.testing.assert_allclose(result.clients.distances, distances, rtol=1e-5, atol=near * np.sqrt(X.shape[1]))
+
+
+@pytest.mark.parametrize("m", [12, 70])
+@pytest.mark.parametrize("offset", [0.0, 3.0, 300.0])
+@pytest.mark.parametrize("radius", [1e-34, 1e-3, 20.0, 1e6])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_clipping_and_the_mean_is_one_weighted_sum(m, offset, radius, dtype):
+    """Also where weights sum to next to nothing, where float32 could not hold them, and where nobody is shortened."""
+    X = (offset + clients(m, 900, liars=m // 5)).astype(dtype)
+    lengths = np.linalg.norm(X.astype(np.float64), axis=1)
+    shortened = X.astype(np.float64) * np.minimum(1, radius / lengths)[:, None]
+    result = aggregate(X, f"clipping(radius={radius}) | mean")
+    expected = shortened.mean(axis=0)
+    assert_measured(result, expected, X, digits=16)
+    assert np.linalg.norm(result.value - expected) <= 1e-6 * np.linalg.norm(expected)
+    np.testing.assert_allclose(result.weights, np.minimum(1, radius / lengths) / m, rtol=1e-6)
+
+
+@pytest.mark.parametrize("m", [12, 70])
+@pytest.mark.parametrize("offset", [0.0, 3.0, 300.0])
+@pytest.mark.parametrize("begins", ["zero", "near", "client", "far"])
+@pytest.mark.parametrize("radius", [0.5, 20.0, np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_centered_clipping_from_any_start(m, offset, begins, radius, dtype):
+    """By a Gram matrix or by passes, and whether the start or the clients are near 0."""
+    X = (offset + clients(m, 900, liars=m // 5)).astype(dtype)
+    starts = {"zero": 0 * X[0], "near": X[: m // 2].mean(axis=0), "client": X[-1], "far": X[0] + dtype(1e5)}
+    start = starts[begins]
+    result = aggregate(X, "centered_clipping", start=start, radius=radius)
+    expected = oracles.centered_clipping(X, start, radius, 5)
+    assert_measured(result, expected, X, digits=8 * max(1, np.abs(start).max() / np.abs(X).max()))
 
 
 @pytest.mark.parametrize("T", [0.1, 1.0])

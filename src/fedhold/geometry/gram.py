@@ -8,7 +8,7 @@ from math import sqrt
 
 import numpy as np
 
-from fedhold.kernels import Matrix, Vector, Weights, middle
+from fedhold.kernels import Matrix, Products, Vector, Weights, middle
 from fedhold.updates import ResidualPairs, product_error
 
 __all__ = ["TRUSTED", "Gram"]
@@ -47,6 +47,11 @@ class Gram:
         return np.sqrt(np.maximum(self.matrix.diagonal(), 0.0))
 
     @cached_property
+    def farthest(self) -> float:
+        """The largest of them."""
+        return float(self.away.max())
+
+    @cached_property
     def squared_distances(self) -> Matrix:
         """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
         own = self.matrix.diagonal()
@@ -57,12 +62,23 @@ class Gram:
         np.fill_diagonal(squares, 0)
         return squares
 
-    def distances(self, weights: Weights, resolution: float) -> Vector | None:
-        """|X_i - sum_j weights_j X_j| of every point; None where too many digits would be lost."""
+    def distances(self, weights: Weights, resolution: float, origin: Products | None = None) -> Vector | None:
+        """|X_i - sum_j weights_j X_j| of every point; None where too many digits would be lost.
+
+        origin  the products of the points with one more point, around r, which gets what the weights lack to 1
+        """
         towards = self.matrix @ weights
         size = float(weights @ towards)
+        reach = sqrt(abs(size))
+        if origin is not None:
+            rest = 1 - float(weights.sum())
+            size += rest * (2 * float(weights @ origin.along) + rest * origin.size)
+            towards += rest * origin.along
+            reach = float(weights @ self.away) + abs(rest) * sqrt(origin.size)
         squares = self.matrix.diagonal() - 2 * towards + size
-        doubtful = TRUSTED * resolution * np.square(self.away + sqrt(abs(size)))
+        if squares.min() > TRUSTED * resolution * (self.farthest + reach) ** 2:
+            return np.sqrt(squares)
+        doubtful = TRUSTED * resolution * np.square(self.away + reach)
         return np.sqrt(squares) if (squares > doubtful).all() else None
 
     def length(self, shares: Vector, resolution: float) -> float:

@@ -17,7 +17,7 @@ from fedhold.kernels import Matrix, Vector, Weights, middle
 __all__ = ["HuberCentre", "Rescaled", "Solved", "pulls_at", "solve"]
 
 MEMORY = 5  # past steps that Anderson mixing combines; docs/solver.md says what it and Newton's method save
-ALIKE = 1e-12  # added to the products of past steps, which may be all alike
+ALIKE = 1e-6  # A change of the gap that differs from earlier ones by a smaller part tells nothing new.
 FAR = 1e3  # typical distances. A client at 1e30 must not outweigh all others in the fit of past steps.
 FORESIGHT = 3  # steps that a sample of columns foretells
 CAUTION = 4.0  # The estimate must be this many times below the bound before a pass is spent on verifying it.
@@ -99,19 +99,20 @@ def solve(
                     it, and estimated; where the estimate is small enough but the bound is not, a pass of its own verifies it
     max_iterations  the most steps to make
     """
-    weights, past, caution, missed = start, list[_Step](), CAUTION, np.inf
+    weights, caution, missed = start, CAUTION, np.inf
+    past = _Past(geometry.m)
     if COARSE * middle(geometry.distances(weights)) < geometry.rounding:
         geometry = geometry.widened()  # With so large an offset, float32 distances to a float32 centre are too rough.
     for iteration in range(1, max_iterations + 1):
         distances = geometry.distances(weights)
         thresholds = thresholds_at(distances)
         pulls = pulls_at(geometry.shares, thresholds, distances)
-        bound = tol * float(geometry.shares @ np.minimum(thresholds, distances))
-        target = normalised(pulls)
+        bound = tol * float(pulls @ distances)  # A pull times its distance is n_i min(T_i, d_i).
+        total = float(pulls.sum())
+        target = pulls / total
         gap = target - weights
         # At its own centre c, w leaves no force: sum_i w_i (X_i - c) = 0. So the force of the pulls is that of their
         # differences to it, which is at most the sum of their lengths.
-        total = float(pulls.sum())
         most = total * float(np.abs(gap) @ distances)
         if most <= bound:
             return Solved(weights, thresholds, True, iteration, most, geometry.measured(weights))
@@ -119,10 +120,14 @@ def solve(
         # they are not, the estimate is too small, and `caution` is raised accordingly.
         away = gap * distances
         estimate = total * sqrt(away @ away)
+        known = geometry.known_force(weights, pulls) if estimate <= bound else None
+        if known is not None and known <= bound:
+            return Solved(weights, thresholds, True, iteration, known)
         # With a bound of 0, most clients lie on the centre, and mixing with earlier steps would move away from it.
-        target = _foreseen(geometry, thresholds_at, weights, distances, target) if bound > 0 else target
-        step = _Step(target, (target - weights) * np.minimum(distances, FAR * (middle(distances) or 1.0)))
-        past = [*past, step][-MEMORY - 1 :] if bound > 0 else [step]
+        mixed = target
+        if bound > 0:
+            target = _foreseen(geometry, thresholds_at, weights, distances, target)
+            mixed = past.mixed(target, (target - weights) * np.minimum(distances, FAR * (middle(distances) or 1.0)))
         if caution * estimate <= bound or iteration == max_iterations:
             found = _verified(geometry, thresholds_at, weights, thresholds, pulls, bound, tol, iteration)
             if found.converged or iteration == max_iterations:
@@ -133,9 +138,9 @@ def solve(
             weights = target
         elif iteration % PATIENCE == 0 and bound > 0:
             geometry = geometry.widened()
-            weights, past = newton(geometry, thresholds, weights, tol), []
+            weights, past = newton(geometry, thresholds, weights, tol), _Past(geometry.m)
         else:
-            weights = _anderson(past)
+            weights = mixed
     raise AssertionError("max_iterations is at least 1")
 
 
@@ -170,13 +175,10 @@ def _verified(
     tol: float,
     iteration: int,
 ) -> Solved:
-    """|sum_i n_i psi_i|, bounded by the Gram matrix, or else in a pass of its own.
+    """|sum_i n_i psi_i|, in a pass of its own.
 
     It is at most the force of the pulls, plus |change| d_i for each changed pull.
     """
-    known = geometry.known_force(weights, pulls)
-    if known is not None and known <= bound:
-        return Solved(weights, thresholds, True, iteration, known)
     measured = geometry.measure(weights, pulls=pulls, directly=4 * geometry.blur(pulls) > bound)
     assert measured.force is not None
     thresholds = thresholds_at(measured.distances)
@@ -188,29 +190,34 @@ def _verified(
     return Solved(weights, thresholds, stationarity <= bound, iteration, stationarity, measured)
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """A step of the fixed point: the weights that it leads to, and how far these are from those before, times distances."""
+class _Past:
+    """The last steps of the fixed point, which Anderson mixing combines.  Anderson 1965; Walker & Ni 2011.
 
-    target: Weights
-    gap: Vector
+    A step leads to a target, and has a gap: how far the target is from the weights before, times distances. Changes of the gap
+    from step to step are kept as orthogonal directions of length 1, each with the change of the target that belongs to it: the
+    best combination then takes no system of equations. Rows that no step has filled are 0 and change nothing.
+    """
 
+    def __init__(self, m: int) -> None:
+        self.steps, self.target, self.gap = 0, np.empty(0), np.empty(0)
+        self.directions, self.moves = np.zeros((MEMORY, m)), np.zeros((MEMORY, m))
 
-def _anderson(past: list[_Step]) -> Weights:
-    """The combination of past steps with the smallest gap.  Anderson 1965; Walker & Ni 2011."""
-    last = past[-1]
-    if len(past) == 1:
-        return last.target
-    targets, gaps = np.array([step.target for step in past]), np.array([step.gap for step in past])
-    changes = gaps[1:] - gaps[:-1]
-    # Least squares by normal equations: of a few columns, they take a quarter of the time that lstsq takes.
-    products = changes @ changes.T
-    sizes = np.sqrt(np.maximum(products.diagonal(), TINY))
-    products /= sizes[:, None] * sizes
-    products.flat[:: len(sizes) + 1] += ALIKE
-    fit = np.linalg.solve(products, changes @ last.gap / sizes) / sizes
-    mixture = np.maximum(last.target - fit @ (targets[1:] - targets[:-1]), 0)
-    return normalised(mixture) if mixture.any() else last.target
+    def mixed(self, target: Weights, gap: Vector) -> Weights:
+        """The combination of this step and those before it with the smallest gap."""
+        if self.steps:
+            oldest = self.steps % MEMORY
+            self.directions[oldest] = self.moves[oldest] = 0
+            change, move = gap - self.gap, target - self.target
+            size = sqrt(change @ change)
+            along = self.directions @ change
+            change -= along @ self.directions
+            left = sqrt(change @ change)
+            if left > ALIKE * size:
+                self.directions[oldest] = change / left
+                self.moves[oldest] = (move - along @ self.moves) / left
+        self.steps, self.target, self.gap = self.steps + 1, target, gap
+        mixture = np.maximum(target - (self.directions @ gap) @ self.moves, 0)
+        return mixture / mixture.sum()
 
 
 # Newton's method in the span of the clients, for centres to which the fixed point converges slowly: on a client, or on a line
@@ -234,7 +241,7 @@ class _Rays:
 def pulls_at(samples: Weights, thresholds: Vector, distances: Vector) -> Weights:
     """The pulls n_i min(1, T_i / d_i)."""
     clipped = distances > thresholds
-    return samples * np.divide(thresholds, distances, out=np.ones_like(distances), where=clipped)
+    return samples * np.divide(thresholds, distances, out=np.ones(len(distances)), where=clipped)
 
 
 def newton(geometry: Geometry, thresholds: Vector, weights: Weights, tol: float) -> Weights:

@@ -51,6 +51,7 @@ TIED = 1e-12  # Shares of all samples that differ by less are equal.
 COARSE = 1e-4  # typical distances. Where rounding moves the centre by more, float32 is not enough.
 PLENTY = 4  # columns of a sample per client. With fewer, angles between clients are mostly chance.
 LARGE = 512  # columns. A larger sample is one of much data, where a pass costs more than what the sample can tell.
+LEAST = 1e-30  # A smaller weight times a small number may be less than float32 can hold.
 SURPRISE = 10  # A centre this many times farther from most clients than in the sample was moved in other columns.
 
 # Principal directions.
@@ -141,12 +142,25 @@ def _first_anchor(look: FirstLook) -> _Anchor | None:
 
 
 @dataclass(frozen=True, eq=False)
+class _Origin:
+    """A point that gets the rest of the weight, where weights sum to less than 1.
+
+    place     the point, as it was given
+    anchor    the clients' distances to it: it is the anchor point from which distances to centres are found
+    products  those of the clients with it, around the point that the Gram matrix was made around; None without such a matrix
+    """
+
+    place: Vector
+    anchor: _Anchor
+    products: Products | None
+
+
+@dataclass(frozen=True, eq=False)
 class _Asked:
-    """Every client's distance to the centre of weights; and its measurement, where a pass over the data has found them."""
+    """What the last pass has measured about the centre of these weights."""
 
     weights: Weights
-    distances: Vector
-    measured: Measurement | None
+    measured: Measurement
 
 
 class Geometry:
@@ -166,20 +180,24 @@ class Geometry:
         self.samples = samples
         self.m, self.d, self.resolution = updates.m, updates.d, updates.resolution
         self._anchor = None if look is None else _first_anchor(look)
+        self._lengths = None if look is None else look.norms
+        self._origin: _Origin | None = None
         self._known_gram: Gram | None = None
+        self._gram_from: _Anchor | None = None
         self._find_gram: Callable[[], Gram | None] | None = None
         self._last = None if look is None else self._looked(look)
         self._centre = None if look is None else look.centre
         if look is not None and look.pairs is not None:
             gram = Gram(look.pairs)
-            self._known_gram = gram if gram.is_precise(self.resolution) else None
+            if gram.is_precise(self.resolution):
+                self._known_gram, self._gram_from = gram, self._anchor
 
     def _looked(self, look: FirstLook) -> _Asked | None:
         """What the first look has found out about a weighted centre."""
         if look.centre is None or look.row is None or look.row_products is None or self._anchor is None:
             return None
         distances = self._anchor.distances_by(look.row_products, self.resolution)
-        return None if distances is None else _Asked(look.centre.weights, distances, Measurement(look.row, distances))
+        return None if distances is None else _Asked(look.centre.weights, Measurement(look.row, distances))
 
     @property
     def _gram(self) -> Gram | None:
@@ -197,16 +215,47 @@ class Geometry:
 
     # What every rule may ask.
 
-    def distances(self, weights: Weights) -> Vector:
-        """|X_i - sum_j weights_j X_j| of every client i. The weights sum to 1."""
+    def distances(self, weights: Weights, *, origin: Vector | None = None) -> Vector:
+        """|X_i - sum_j weights_j X_j| of every client i.
+
+        weights  they sum to 1
+        origin   with weights that sum to less than 1, the point that gets the rest of the weight
+        """
+        if origin is not None:
+            return self._distances_from(origin, weights)
+        known = None if self._gram is None else self._gram.distances(weights, self.resolution)
+        if known is not None:
+            return known
         if self._last is None or not (self._last.weights == weights).all():
             self._last = None  # The memory of its centre is free before the next centre takes as much.
-            known = None if self._gram is None else self._gram.distances(weights, self.resolution)
-            measured = self.measure(weights) if known is None else None
-            distances = measured.distances if measured is not None else known
-            assert distances is not None
-            self._last = _Asked(weights.copy(), distances, measured)
-        return self._last.distances
+            found = self.measure(weights)
+            self._last = _Asked(weights.copy(), found)
+        return self._last.measured.distances
+
+    def _distances_from(self, origin: Vector, weights: Weights) -> Vector:
+        seen = self._seen_from(origin)
+        if not weights.any():
+            return seen.anchor.distances
+        known = None
+        if self._gram is not None and seen.products is not None:
+            known = self._gram.distances(weights, self.resolution, seen.products)
+        return self.measure(weights, origin=origin).distances if known is None else known
+
+    def _seen_from(self, origin: Vector) -> _Origin:
+        """The clients' distances to an origin, and what the Gram matrix has to know about it. It is found once."""
+        if self._origin is None or self._origin.place is not origin:
+            far, around = length(origin), self._gram_from
+            if far == 0 and self._lengths is not None and (around is None or around.place is None):
+                nothing = Products(np.zeros(self.m), 0.0)
+                self._origin = _Origin(origin, _Anchor(None, self._lengths), None if around is None else nothing)
+            else:
+                products = None if around is None else products_with(self._updates, origin, around.place)
+                distances = (
+                    None if around is None or products is None else around.distances_by(products, self.resolution)
+                )
+                distances = self.distances_to(origin) if distances is None else distances
+                self._origin = _Origin(origin, _Anchor(origin if far else None, distances, far), products)
+        return self._origin
 
     @cached_property
     def squared_distances(self) -> Matrix:
@@ -229,8 +278,7 @@ class Geometry:
 
     def lengths(self) -> Vector:
         """|X_i| of every client."""
-        anchor = self._anchor
-        return anchor.distances if anchor is not None and anchor.place is None else self.distances_to(self._zeros)
+        return self.distances_to(self._zeros) if self._lengths is None else self._lengths
 
     def cosines(self, place: Vector) -> Vector:
         """The cosine of the angle between every client and a place, as seen from 0; 0 where one of them is 0."""
@@ -316,9 +364,9 @@ class Geometry:
             return np.asarray(self._updates.read(0, 1)[:, 0], np.float64)
         if self._gram is None:
             sample, _ = self._sampled
-            if sample.places_on_a_line() is None or sample.columns == self.d:
-                return sample.places_on_a_line()
-
+            places = sample.places_on_a_line()
+            if places is None or sample.columns == self.d:
+                return places
             return places_on_a_line(lambda client: self.distances_to(self._updates.row(client)))
         squares = self._gram.squared_distances
         # Squares from a Gram matrix are off by its rounding, and distances between near clients by the root of it.
@@ -471,6 +519,10 @@ class Geometry:
         known = self.measured(weights) if pulls is None and origin is None and not directly else None
         if known is not None:
             return known
+        if origin is not None and pulls is None and not directly:
+            found_around = self._sum_around(self._seen_from(origin).anchor, weights)
+            if found_around is not None:
+                return found_around
         if self._gram is not None and origin is None and pulls is None and np.count_nonzero(weights) == 1:
             return self._at_client(self._gram, int(weights.argmax()))
         if not directly and origin is None:
@@ -482,6 +534,18 @@ class Geometry:
             if found.distances is not None:
                 return Measurement(centre, found.distances if distances is None else distances, found.force)
         return self._directly(weights, pulls, origin)
+
+    def measure_sum(self, weights: Weights) -> Measurement | None:
+        """weights @ X, whatever the weights sum to, and the clients' distances to it; None where digits would be lost."""
+        if self._lengths is None or weights[weights > 0].min(initial=1.0) < LEAST:
+            return None
+        return self._sum_around(_Anchor(None, self._lengths), weights)
+
+    def _sum_around(self, anchor: _Anchor, weights: Weights) -> Measurement | None:
+        """anchor + weights @ (X - anchor), whatever the weights sum to; None where its distances would lose too many digits."""
+        centre = self._updates.zeros()
+        distances = anchor.distances_by(swept(self._updates, weights, None, anchor.place, centre), self.resolution)
+        return None if distances is None else Measurement(centre, distances)
 
     def _at_client(self, gram: Gram, client: int) -> Measurement:
         """A client as the centre: its distances to the others are known. Those too small to be trusted are measured."""

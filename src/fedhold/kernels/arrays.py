@@ -273,7 +273,7 @@ def each(vector: Vector, function: Callable[[Vector], Vector]) -> Vector:
 
 def largest(vector: Vector) -> float:
     """The largest magnitude in a vector; NaN where the vector holds one."""
-    return float(np.abs(vector).max() if isinstance(vector, np.ndarray) else vector.largest())
+    return float(max(vector.max(), -vector.min()) if isinstance(vector, np.ndarray) else vector.largest())
 
 
 def unscaled(numbers: Vector | float, base: int) -> Vector:

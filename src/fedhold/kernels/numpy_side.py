@@ -24,7 +24,8 @@ SQUARE_RUN = 32  # the same, for squares that a proof relies on
 CACHED = 2**16
 # The fewest columns of it: to add up the products of shorter runs takes more than a tenth of the time of making them.
 SHORTEST = 512
-HALVED = 40  # rows. Up to this many, the products of all pairs are made in two halves.
+SMALL = 10**6  # rows times rows times columns, up to which OpenBLAS takes a product for a small one
+NARROWEST, WIDEST = 4, 8  # rows of a strip of such products: more or fewer are slower
 # Rows. Beyond this, even two matrices of all pairs at a time, one for each thread, take too much memory.
 MOST_PARALLEL = 2048
 
@@ -175,12 +176,15 @@ class NumpyKernels:
         Both are added up in runs of RUN columns at most.
         """
         products, squares = np.zeros((len(block), len(block))), np.zeros(len(block))
-        for at in _cached(block):
+        # Without a place nothing is copied, and the squares are among the products.
+        for at in _cached(block, TILE if place is None else CACHED):
             part = _columns(block, at)
             _add_pairs(products, part if place is None else part - place[at])
-            for runs in _runs(part, RUN):
-                squares += np.vecdot(runs, runs).sum(axis=0, dtype=np.float64)
-        return Pairs(products, squares)
+            if place is not None:
+                for runs in _runs(part, RUN):
+                    squares += np.vecdot(runs, runs).sum(axis=0, dtype=np.float64)
+        _mirror(products)
+        return Pairs(products, products.diagonal().copy() if place is None else squares)
 
     def residual_gram(self, block: Block, place: Block, pulls: Vector) -> Pairs:
         """Products of all pairs of rows around a place, in runs of RUN at most, and |X_i - place|^2, in runs of SQUARE_RUN.
@@ -196,6 +200,7 @@ class NumpyKernels:
             found = self.short_sums(residual, pulls)
             squares += found.squares
             force += found.force
+        _mirror(products)
         return Pairs(products, squares, force)
 
     def short_sums(self, residual: Block, pulls: Vector) -> Residuals:
@@ -261,26 +266,42 @@ def _around(block: Block, anchor: Vector | None) -> Block:
     return block if anchor is None else block - anchor.astype(block.dtype, copy=False)
 
 
-def _cached(block: Block) -> Iterator[slice]:
+def _cached(block: Block, numbers: int = CACHED) -> Iterator[slice]:
     """The columns of a block, as many at a time as stay in cache: whole runs of RUN, or parts of one where rows are many."""
     m, width = block.shape
-    length = max(CACHED // m, SHORTEST)
+    length = max(numbers // m, SHORTEST)
     length -= length % RUN if length > RUN else 0
     return (slice(start, min(start + length, width)) for start in range(0, width, length))
 
 
 def _add_pairs(products: Matrix, block: Block) -> None:
-    """Add <x_i, x_j> of all pairs of rows to `products`, in runs of RUN columns.
+    """Add <x_i, x_j> of all pairs of rows to `products`, in runs of RUN columns; `_mirror` fills in what is below the strips.
 
-    BLAS has a way with small products, but not with a matrix times itself. Few rows are therefore multiplied in two halves,
-    in a quarter to a half of the time.
+    BLAS has a way with small products, but not with a matrix times itself. So a strip of few rows is multiplied with itself,
+    with the rows after it, and with one before it: all pairs then take a third of the time.
     """
     m = len(block)
-    half = m // 2 if m <= HALVED else 0
+    strip = _strip(m)
     for runs in _runs(block, RUN):
-        for rows in (slice(half), slice(half, m)):
-            found = runs[:, rows] @ runs.swapaxes(1, 2)
-            products[rows] += found[0] if len(found) == 1 else found.sum(axis=0, dtype=np.float64)
+        found, turned = np.zeros((len(runs), m, m), block.dtype), runs.swapaxes(1, 2)
+        for first in range(0, m, strip):
+            last, before = first + strip, max(first - 1, 0)
+            np.matmul(runs[:, first:last], turned[:, :, before:], out=found[:, first:last, before:])
+        products += found[0] if len(found) == 1 else found.sum(axis=0, dtype=np.float64)
+
+
+def _strip(m: int) -> int:
+    """How many of m rows to multiply at a time: so few that BLAS takes the product for a small one, or else all."""
+    fitting = SMALL // (m * RUN)
+    return m if fitting < NARROWEST else max(min(fitting, WIDEST, m // 2), 1)
+
+
+def _mirror(products: Matrix) -> None:
+    """Copy what is right of every strip to below it."""
+    strip = _strip(len(products))
+    for first in range(0, len(products) - strip, strip):
+        last = first + strip
+        products[last:, first:last] = products[first:last, last:].T
 
 
 def _columns(block: Block | Rows, at: slice) -> Block:

@@ -168,7 +168,7 @@ def median_of_means(
     )
 
 
-@declares(centres=False, from_last=True, accuses=True)
+@declares(from_last=True, accuses=True)
 def centered_clipping(
     geometry: Geometry, *, radius: float | None = None, iterations: int = 5, start: Vector | None = None
 ) -> Solved:
@@ -190,9 +190,9 @@ def centered_clipping(
     """
     steps, m = integer(iterations, "iterations", at_least=1), geometry.m
     reach = None if radius is None else float(geometry.read(positive(radius, "radius", infinite=True)))
-    weights = huber(geometry, tol=1e-3).weights if start is None else np.zeros(m)
+    weights = huber(geometry, tol=1e-4).weights if start is None else np.zeros(m)
     for _ in range(steps):
-        distances = geometry.measure(weights, origin=start).distances
+        distances = geometry.distances(weights, origin=start)
         reach = middle(distances) if reach is None else reach
         pulls = pulls_at(np.ones(m), np.full(m, reach), distances) / m
         weights = (1 - pulls.sum()) * weights + pulls

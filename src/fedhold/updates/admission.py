@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +35,8 @@ from fedhold.updates.structure import Leaf, Signature, count, describe, flatten,
 __all__ = ["Admission", "admit"]
 
 LITTLE, PART = 2**22, 16  # numbers, and the part of all numbers up to which small arrays are copied
+Value = TypeVar("Value")
+
 AGGREGABLE = ("float", "integer")
 LONGEST_REASON = 200  # characters. A client chooses the names of its arrays, which reasons quote.
 FARTHEST = 1e100  # A start with larger numbers is refused, so that all of them can be squared.
@@ -91,11 +93,14 @@ class Admission:
                 "aggregate."
             )
         flat = self.updates.vector([leaf.array for leaf in leaves])
-        if not largest(flat) <= FARTHEST:
+        farthest, base = largest(flat), self.updates.base
+        if not farthest <= FARTHEST:
             raise ValueError(
                 f"{name} has numbers that are not finite, or beyond {FARTHEST:g}. Pass the last sound one."
             )
-        return each(flat, lambda part: np.clip(np.ldexp(part, self.updates.base), -FAR, FAR))
+        if farthest <= FAR and not base:
+            return flat
+        return each(flat, lambda part: np.clip(np.ldexp(part, base), -FAR, FAR))
 
 
 def _template(update: object, name: str) -> list[Leaf]:
@@ -134,40 +139,36 @@ def admit(
     leaves: list[list[Leaf] | None] = [flatten(clients[0])] if stacked else _flattened(clients, reasons)
     signatures = [None if own is None else signature(own) for own in leaves]
     expected = _expected(signatures, like)
-    for i in range(len(clients)):
+    for i in [] if stacked and signatures[0] == expected else range(len(clients)):
         own = signatures[0 if stacked else i]
         if own is not None and own != expected:
             reasons[i] = visible(describe(own, expected), LONGEST_REASON)
     claimed = _claimed(samples, len(clients))
-    for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
-        reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
+    if samples is not None:
+        for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
+            reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
     sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
     _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
 
     sources = _sources(updates, leaves, sound)
     skips = stacked and hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
-    supposed = np.minimum(claimed[sound], _limit(claimed[sound], sample_cap))  # if all of them will be admitted
+    admitted, limit = sound, _limit(claimed[sound], sample_cap)  # if all of them will be admitted
+    supposed = np.minimum(claimed[sound], limit)
     look = first_look(matrix, wanted(matrix, supposed, len(clients) - len(sound)))
-    fit = np.isfinite(look.magnitudes)
-    for i in sound[~fit].tolist():
-        reasons[i] = "numbers that are not finite"
-    fit[fit] = ~_out_of_reach(look.magnitudes[fit])
-    for i, magnitude in zip(sound[~fit].tolist(), look.magnitudes[~fit], strict=True):
-        reasons[i] = reasons[i] or f"numbers of {magnitude:.0e}, beyond 1e120 times the median client's"
-    admitted = sound[fit]
-    _someone(admitted, reasons)
-    if not fit.all():
-        matrix = matrix.take(np.flatnonzero(fit))
-    limit = _limit(claimed[admitted], sample_cap)
+    if look.norms is None:
+        fit = _fit(look.magnitudes, sound, reasons)
+        admitted, look = sound[fit], look.of(fit)
+        _someone(admitted, reasons)
+        matrix = (matrix if fit.all() else matrix.take(np.flatnonzero(fit))).scaled(look.magnitudes)
+        limit = _limit(claimed[admitted], sample_cap)
     for i in admitted[claimed[admitted] > limit].tolist():
         reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
     template = like
     if like is None:
         template = clients[admitted[0]] if stacked else _most_usual([clients[i] for i in admitted])
-    look = look.of(fit)
     return Admission(
-        updates=matrix.scaled(look.magnitudes),
+        updates=matrix,
         look=look,
         admitted=admitted,
         samples=np.minimum(claimed[admitted], limit),
@@ -184,10 +185,19 @@ def _most_usual(updates: Sequence[Any]) -> Any:
     return updates[forms.index(Counter(forms).most_common(1)[0][0])]
 
 
-def _out_of_reach(magnitudes: Vector) -> NDArray[np.bool_]:
-    """Clients more than 2**400 times above the median one, so that float64 cannot square both. No honest client is."""
-    exponents, typical = exponents_of(magnitudes)
-    return exponents > typical + DOUBLE_ROOM
+def _fit(magnitudes: Vector, sound: NDArray[np.intp], reasons: list[str]) -> NDArray[np.bool_]:
+    """Which of the sound clients have numbers to aggregate. The others get their reason.
+
+    Clients more than 2**400 times above the median one are out of reach: float64 cannot square both. No honest client is.
+    """
+    fit = np.isfinite(magnitudes)
+    for i in sound[~fit].tolist():
+        reasons[i] = "numbers that are not finite"
+    exponents, typical = exponents_of(magnitudes[fit])
+    fit[fit] = exponents <= typical + DOUBLE_ROOM
+    for i, magnitude in zip(sound[~fit].tolist(), magnitudes[~fit], strict=True):
+        reasons[i] = reasons[i] or f"numbers of {magnitude:.0e}, beyond 1e120 times the median client's"
+    return fit
 
 
 def _clients(updates: object) -> Sequence[Any]:
@@ -247,10 +257,10 @@ def _expected(signatures: list[Signature | None], like: object | None) -> Signat
     if like is not None:
         expected = signature(_template(like, "like"))
     else:
-        ranking = Counter(own for own in signatures if own is not None).most_common(2)
+        ranking = _ranking([own for own in signatures if own is not None])
         if not ranking:
             return ()
-        if len(ranking) == 2 and ranking[0][1] == ranking[1][1]:
+        if len(ranking) > 1 and ranking[0][1] == ranking[1][1]:
             raise ValueError(
                 f"updates come in structures that equally many clients share ({describe(ranking[1][0], ranking[0][0])}). "
                 "Pass like=<one update>, such as the model you sent, to say which is right."
@@ -366,4 +376,11 @@ def _kind_of(updates: object) -> type[Updates]:
 def _dtypes(leaves: list[list[Leaf] | None], admitted: list[int]) -> list[str]:
     """For each array of the model, the dtype in which most admitted clients sent it."""
     chosen = [own for i in admitted if (own := leaves[i]) is not None]
-    return [Counter(dtype_name(own[k].array) for own in chosen).most_common(1)[0][0] for k in range(len(chosen[0]))]
+    return [_ranking([dtype_name(own[k].array) for own in chosen])[0][0] for k in range(len(chosen[0]))]
+
+
+def _ranking(values: list[Value]) -> list[tuple[Value, int]]:
+    """The distinct values and how often each is there, the most frequent first. Most often all are alike, which is fast."""
+    if values and values.count(values[0]) == len(values):
+        return [(values[0], len(values))]
+    return Counter(values).most_common()

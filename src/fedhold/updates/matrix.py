@@ -61,6 +61,7 @@ MOST_PAIRED = 4096  # clients, of which all pairs are 134 MB
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
 DOUBLE_ROOM = 400  # the same for float64
+MIXED = 2**17  # numbers of all clients that are added up to new rows at a time
 FEW_ROWS = 4  # A sum of up to this many rows is about as exact in their own precision as in float64.
 
 
@@ -249,16 +250,21 @@ class Mixture:
         if self._groups is None:
             return (self.matrix @ rows.astype(np.float64)).astype(rows.dtype, copy=False)
         mixed = np.empty((len(self.matrix), rows.shape[1]), rows.dtype)
+        # Of small data, some columns at a time stay in cache, and half of the time would go into asking for memory. Of large
+        # data, threads would wait for each other between them.
+        width = rows.shape[1] if kernels.compiled else max(MIXED // len(rows), LINE)
         for group in self._groups:
             single = group.members.shape[1] <= FEW_ROWS and np.abs(np.log2(group.shares)).max() <= SINGLE_ROOM
             kind = rows.dtype if single else np.dtype(np.float64)
             # Rows are multiplied by the share before they are added: a sum of numbers near the largest float overflows. Shares
             # that float32 does not hold belong to rows that are made very much longer or shorter.
             share = group.shares[:, None].astype(kind)
-            sums = rows[group.members[:, 0]] * share
-            for column in group.members.T[1:]:
-                sums += rows[column] * share
-            mixed[group.rows] = sums
+            for start in range(0, rows.shape[1], width):
+                part = rows[:, start : start + width]
+                sums = part[group.members[:, 0]] * share
+                for column in group.members.T[1:]:
+                    sums += part[column] * share
+                mixed[group.rows, start : start + width] = sums
         return mixed
 
 
@@ -515,7 +521,7 @@ class Updates:
                 if span.rows is not None:
                     return gathered(iter([kernel(cast(Block, span.rows), slice(span.start, span.stop))]))
                 slab = self.read(span.start, span.stop)
-                if portion.bulky and self._views:
+                if slab.shape[1] <= width or (portion.bulky and self._views):
                     return gathered(iter([kernel(slab, slice(span.start, span.stop))]))
                 return gathered(
                     kernel(slab[:, a : a + width], slice(span.start + a, span.start + min(a + width, slab.shape[1])))
@@ -540,6 +546,8 @@ class Updates:
 
     def spans(self, portion: Portion) -> list[Span]:
         """The column ranges to read at a time: small arrays of one dtype together, large ones in parts of whole tiles."""
+        if self._views and self.m * self.d <= portion.numbers:
+            return [Span(0, self.d)]
         spans = list[Span]()
         for stretch in self._stretches(portion):
             width = max(portion.numbers // self.m, 16)

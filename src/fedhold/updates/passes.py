@@ -331,7 +331,7 @@ class Sample:
         return cosines
 
     def _around(self, weights: Weights) -> Block:
-        return self.residual - (weights @ self.residual).astype(self.residual.dtype)
+        return self.residual - weights.astype(self.residual.dtype) @ self.residual
 
 
 def sample_of(updates: Updates, columns: int | None = None) -> Sample:
