@@ -121,7 +121,7 @@ def solve(
         estimate = total * sqrt(away @ away)
         # With a bound of 0, most clients lie on the centre, and mixing with earlier steps would move away from it.
         target = _foreseen(geometry, thresholds_at, weights, distances, target) if bound > 0 else target
-        step = _Step(target, (target - weights) * np.minimum(distances, FAR * (middle(distances) or 1.0)))
+        step = _Step(target, (target - weights) * _nearer(distances))
         past = [*past, step][-MEMORY - 1 :] if bound > 0 else [step]
         if caution * estimate <= bound or iteration == max_iterations:
             found = _verified(geometry, thresholds_at, weights, thresholds, pulls, bound, tol, iteration)
@@ -186,6 +186,13 @@ def _verified(
     if bound == 0:  # The centre is a client, up to its own rounding.
         bound = 8 * geometry.rounding_of(measured.centre) * float(pulls.sum())
     return Solved(weights, thresholds, stationarity <= bound, iteration, stationarity, measured)
+
+
+def _nearer(distances: Vector) -> Vector:
+    """The distances, none larger than FAR typical ones."""
+    if np.maximum.reduce(distances) <= FAR * np.minimum.reduce(distances):
+        return distances  # Of very many clients, to find the typical one would take longer than this look.
+    return np.minimum(distances, FAR * (middle(distances) or 1.0))
 
 
 @dataclass(frozen=True, eq=False)

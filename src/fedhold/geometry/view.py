@@ -316,9 +316,9 @@ class Geometry:
             return np.asarray(self._updates.read(0, 1)[:, 0], np.float64)
         if self._gram is None:
             sample, _ = self._sampled
-            if sample.places_on_a_line() is None or sample.columns == self.d:
-                return sample.places_on_a_line()
-
+            places = sample.places_on_a_line()
+            if places is None or sample.columns == self.d:
+                return places
             return places_on_a_line(lambda client: self.distances_to(self._updates.row(client)))
         squares = self._gram.squared_distances
         # Squares from a Gram matrix are off by its rounding, and distances between near clients by the root of it.

@@ -58,7 +58,7 @@ LINE = 64  # columns: whole cache lines
 # Columns of a block per row, where its result has m x m numbers of 8 bytes: all results then take a twelfth of the data.
 BULK, MOST_PARTS = 24, 16
 MOST_PAIRED = 4096  # clients, of which all pairs are 134 MB
-SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
+SAMPLE_RUN = 32  # columns per run of a sample, or fewer if there are not as many: whole cache lines
 SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
 DOUBLE_ROOM = 400  # the same for float64
 FEW_ROWS = 4  # A sum of up to this many rows is about as exact in their own precision as in float64.
@@ -488,8 +488,9 @@ class Updates:
         """About this many columns, in short runs spread evenly over all of them."""
         if self.d <= 2 * columns:
             return self.read(0, self.d)
-        starts = np.linspace(0, self.d - SAMPLE_RUN, columns // SAMPLE_RUN).astype(int)
-        return self.joined([(a, a + SAMPLE_RUN) for a in starts])
+        run = min(SAMPLE_RUN, columns)
+        starts = np.linspace(0, self.d - run, columns // run).astype(int)
+        return self.joined([(a, a + run) for a in starts])
 
     def joined(self, spans: list[tuple[int, int]]) -> Block:
         """The columns of several spans, side by side."""
