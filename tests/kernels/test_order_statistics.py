@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 
 from fedhold import aggregate, save_update
-from fedhold.kernels import NUMPY, choice, middle, numba_side
+from fedhold.kernels import NUMPY, choice, length, middle, numba_side
 from fedhold.kernels.arrays import SORTED
 from fedhold.kernels.numba_side import LANES, NETWORK, SAMPLE, NumbaKernels, _select, network
 
@@ -264,3 +264,8 @@ def test_the_middle_of_few_and_many_numbers_is_their_median(m, kind):
     ordered = np.sort(numbers).astype(np.float64)
     assert middle(numbers) == ordered[(m - 1) // 2] / 2 + ordered[m // 2] / 2
     assert (numbers == before).all()
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0.0, 0.0), (3e-200, 6e-200), (1.0, 2.0), (3e200, 6e200)])
+def test_a_length_is_right_where_squares_vanish_or_overflow(number, expected):
+    assert length(np.full(4, number)) == pytest.approx(expected, rel=1e-14)

@@ -270,7 +270,11 @@ def length(vector: Vector) -> float:
         return float(vector.length())
     with np.errstate(over="ignore", under="ignore"):
         square = float(vector @ vector)
-    return float(np.sqrt(square)) if 1e-280 < square < np.inf else float(lengths(vector[None])[0])
+    if 1e-280 < square < np.inf:
+        return float(np.sqrt(square))
+    return (
+        float(lengths(vector[None])[0]) if vector.any() else 0.0
+    )  # Zeros are common: a value that is its centre exactly.
 
 
 def each(vector: Vector, function: Callable[[Vector], Vector]) -> Vector:

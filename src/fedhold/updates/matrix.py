@@ -410,10 +410,12 @@ class Updates:
 
     def vector(self, arrays: list[Any]) -> Vector:
         """The arrays of one update as a vector of d numbers."""
-        wide = [to_host(array, np.float64) for array in arrays]
+        read = [to_host(array, None) for array in arrays]
         if all(source.axes is None for source in self.sources):  # One source may hold several arrays.
-            return np.concatenate([array.reshape(-1) for array in wide])
-        return np.concatenate([source.flattened(array) for source, array in zip(self.sources, wide, strict=True)])
+            flat = [array.reshape(-1) for array in read]
+        else:
+            flat = [source.flattened(array) for source, array in zip(self.sources, read, strict=True)]
+        return np.concatenate(flat, dtype=np.float64)
 
     def rounded(self, vector: Vector) -> Vector:
         """The vector in the dtypes in which updates are read, so that reading it beside them changes nothing more."""
