@@ -115,3 +115,18 @@ def test_a_sample_that_misleads_costs_passes_and_nothing_else(rule):
     thresholds = result.clients.thresholds if rule == "huber" else np.full(m, 1e-6 * np.median(distances))
     pulls = np.minimum(1, thresholds / distances)
     assert np.linalg.norm(pulls @ away) <= 3e-6 * np.minimum(thresholds, distances).sum()
+
+
+@pytest.mark.parametrize("far", [2.0, 1e6])
+def test_very_many_clients_have_a_sample_of_few_columns_that_is_enough_to_begin_with(far, passes):
+    X = updates(m=9000, d=300, offset=1.0)
+    X[:1800] += np.float32(far)
+    result = aggregate(X, "huber")
+    assert len(passes) <= 5
+    assert result.converged
+    away = X.astype(np.float64) - result.value
+    distances = np.linalg.norm(away, axis=1)
+    thresholds = 0.75 * np.median(distances)
+    np.testing.assert_allclose(result.clients.thresholds, thresholds, rtol=1e-5)
+    pulls = np.minimum(1, thresholds / distances)
+    assert np.linalg.norm(pulls @ away) <= 3e-6 * np.minimum(thresholds, distances).sum()

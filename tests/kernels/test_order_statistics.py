@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 
 from fedhold import aggregate, save_update
-from fedhold.kernels import NUMPY, choice, numba_side
+from fedhold.kernels import NUMPY, choice, length, middle, numba_side
+from fedhold.kernels.arrays import SORTED
 from fedhold.kernels.numba_side import LANES, NETWORK, SAMPLE, NumbaKernels, _select, network
 
 fast = NumbaKernels()
@@ -246,3 +247,25 @@ def test_a_first_pass_that_met_a_liar(rule, lie, monkeypatch):
     np.testing.assert_allclose(found.value, expected.value, rtol=0, atol=1e-5)
     assert found.clients.statuses.tolist() == expected.clients.statuses.tolist()
     np.testing.assert_allclose(found.clients.distances, expected.clients.distances, rtol=1e-4)
+
+
+@pytest.mark.parametrize("m", [1, 2, 7, SORTED, SORTED + 1, SORTED + 2, 5001])
+@pytest.mark.parametrize("kind", ["normal", "few values", "integers", "largest floats"])
+def test_the_middle_of_few_and_many_numbers_is_their_median(m, kind):
+    rng = np.random.default_rng(m)
+    made = {
+        "normal": lambda: rng.standard_normal(m).astype(np.float32),
+        "few values": lambda: rng.integers(-2, 3, m) / 3,
+        "integers": lambda: rng.integers(-5, 5, m).astype(np.intc),
+        "largest floats": lambda: np.finfo(np.float64).max * rng.uniform(0.6, 1, m),
+    }
+    numbers = made[kind]()
+    before = numbers.copy()
+    ordered = np.sort(numbers).astype(np.float64)
+    assert middle(numbers) == ordered[(m - 1) // 2] / 2 + ordered[m // 2] / 2
+    assert (numbers == before).all()
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0.0, 0.0), (3e-200, 6e-200), (1.0, 2.0), (3e200, 6e200)])
+def test_a_length_is_right_where_squares_vanish_or_overflow(number, expected):
+    assert length(np.full(4, number)) == pytest.approx(expected, rel=1e-14)

@@ -287,3 +287,8 @@ def test_every_byte_order_of_a_dtype_is_that_dtype(dtype):
     updates = (10 * honest_updates(5, 3)).astype(dtype)
     result = aggregate(updates, "median")
     np.testing.assert_allclose(result.value, np.median(updates, axis=0), rtol=1e-6, atol=0.5 if "i" in dtype else 0)
+
+
+def test_an_array_whose_rows_have_another_shape_than_like_has_nobody_left():
+    with pytest.raises(ValueError, match=r"all 6 clients were rejected; 6 of them because: .*shape"):
+        aggregate(np.ones((6, 4)), like=np.ones(5))

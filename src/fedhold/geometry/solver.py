@@ -127,7 +127,7 @@ def solve(
         mixed = target
         if bound > 0:
             target = _foreseen(geometry, thresholds_at, weights, distances, target)
-            mixed = past.mixed(target, (target - weights) * np.minimum(distances, FAR * (middle(distances) or 1.0)))
+            mixed = past.mixed(target, (target - weights) * _nearer(distances))
         if caution * estimate <= bound or iteration == max_iterations:
             found = _verified(geometry, thresholds_at, weights, thresholds, pulls, bound, tol, iteration)
             if found.converged or iteration == max_iterations:
@@ -188,6 +188,13 @@ def _verified(
     if bound == 0:  # The centre is a client, up to its own rounding.
         bound = 8 * geometry.rounding_of(measured.centre) * float(pulls.sum())
     return Solved(weights, thresholds, stationarity <= bound, iteration, stationarity, measured)
+
+
+def _nearer(distances: Vector) -> Vector:
+    """The distances, none larger than FAR typical ones."""
+    if np.maximum.reduce(distances) <= FAR * np.minimum.reduce(distances):
+        return distances  # Of very many clients, to find the typical one would take longer than this look.
+    return np.minimum(distances, FAR * (middle(distances) or 1.0))
 
 
 class _Past:

@@ -58,6 +58,8 @@ Weights = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
 """float32 or float64, of any shape: models and gradients."""
 
+SORTED = 1024  # numbers. To sort up to so many takes no longer than a partition.
+
 
 SHORT = 256  # numbers. Rows up to this long are gathered faster all at once than one by one.
 
@@ -244,9 +246,14 @@ def middle(values: NDArray[Any]) -> float:
     2.5
     """
     half, ordered = len(values) // 2, np.array(values)
-    ordered.sort()  # For up to thousands of numbers, this is no slower than a partition.
+    if len(values) <= SORTED or ordered.dtype.kind == "i":  # Many integers are equal, which sorts faster.
+        ordered.sort()
+        below = ordered[half - 1]
+    else:
+        ordered.partition(half)
+        below = ordered[half] if len(values) % 2 else np.maximum.reduce(ordered[:half])
     # They are halved first, because a sum of numbers near the largest float overflows.
-    return float(ordered[half]) if len(values) % 2 else float(ordered[half - 1]) / 2 + float(ordered[half]) / 2
+    return float(ordered[half]) if len(values) % 2 else float(below) / 2 + float(ordered[half]) / 2
 
 
 def lengths(rows: NDArray[np.float64]) -> Vector:
@@ -263,7 +270,11 @@ def length(vector: Vector) -> float:
         return float(vector.length())
     with np.errstate(over="ignore", under="ignore"):
         square = float(vector @ vector)
-    return float(np.sqrt(square)) if 1e-280 < square < np.inf else float(lengths(vector[None])[0])
+    if 1e-280 < square < np.inf:
+        return float(np.sqrt(square))
+    return (
+        float(lengths(vector[None])[0]) if vector.any() else 0.0
+    )  # Zeros are common: a value that is its centre exactly.
 
 
 def each(vector: Vector, function: Callable[[Vector], Vector]) -> Vector:

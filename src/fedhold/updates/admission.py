@@ -139,15 +139,18 @@ def admit(
     leaves: list[list[Leaf] | None] = [flatten(clients[0])] if stacked else _flattened(clients, reasons)
     signatures = [None if own is None else signature(own) for own in leaves]
     expected = _expected(signatures, like)
-    for i in [] if stacked and signatures[0] == expected else range(len(clients)):
-        own = signatures[0 if stacked else i]
+    for i, own in enumerate(signatures):
         if own is not None and own != expected:
-            reasons[i] = visible(describe(own, expected), LONGEST_REASON)
+            reason = visible(describe(own, expected), LONGEST_REASON)
+            for client in range(len(clients)) if stacked else [i]:
+                reasons[client] = reason
     claimed = _claimed(samples, len(clients))
     if samples is not None:
         for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
             reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
-    sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
+    sound = np.arange(len(reasons))
+    if any(reasons):
+        sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
     _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
 
     sources = _sources(updates, leaves, sound)

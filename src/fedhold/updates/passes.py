@@ -68,8 +68,9 @@ __all__ = [
 SAMPLED = 256  # columns of a sample. Distances over this many are right to some percent.
 # A sample of much data has more columns, which foretell steps of a solve: up to so many numbers, and this part of the data.
 FORETELLING, SMALL_PART = 2**17, 1 / 128
-# Numbers of a sample, from which on it has fewer columns; and the fewest columns.
-MOST_SAMPLED, LEAST_SAMPLED = 2**18, 32
+# Numbers of a sample, from which on it has fewer columns; and the fewest columns. Twice as many save no pass, and the medians
+# of these columns are the largest part of what many clients cost beside the passes.
+MOST_SAMPLED, LEAST_SAMPLED = 2**17, 16
 FEWER_SAMPLED = 64  # columns that tell whether all clients are far from 0
 ROWS_OF_PAIRS = 2**22  # distances of some clients to all that a thread has at a time: 32 MB
 STRAIGHT = 1e-4  # Points off a line by less than this, relatively, are on it.
