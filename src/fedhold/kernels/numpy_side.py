@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
+from fedhold.kernels.arrays import Block, Matrix, Rows, Strided, Vector, between
 from fedhold.kernels.narrow import widened
 from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Swept
 
@@ -213,6 +214,13 @@ class NumpyKernels:
     def widened(self, bits: Block, *, brain: bool) -> Block:
         """The float16 numbers with these bits, or the bfloat16 ones (`brain`), as float32; the block may be `Rows`."""
         return widened(np.asarray(bits), brain=brain)
+
+    # Copies.
+
+    def flattened(self, arrays: Strided, start: int, out: Block, rows: NDArray[np.intp]) -> None:
+        """Write to each of these rows of `out` one array's numbers from `start` on, in the order of its axes."""
+        for row, array in zip(rows, arrays.arrays, strict=True):
+            out[row] = between(array, start, start + out.shape[1])
 
     # New rows.
 
