@@ -270,6 +270,9 @@ def test_rows_anywhere_in_memory_are_a_block(kernel, case, order):
         np.testing.assert_array_equal(one, other)
     third = whole.shape[1] // 3
     np.testing.assert_array_equal(np.asarray(rows.part(third, 2 * third + 1)), whole[:, third : 2 * third + 1])
+    for side in SIDES.values():
+        found = side.columns(rows, slice(third, 2 * third + 1))
+        np.testing.assert_array_equal(found, whole[:, third : 2 * third + 1])
 
 
 def test_what_lies_askew_is_no_row():

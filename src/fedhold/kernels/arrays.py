@@ -7,6 +7,7 @@ block by block through the array API.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -64,6 +65,14 @@ Floats = NDArray[np.floating[Any]]
 SHORT = 256  # numbers. Rows up to this long are gathered faster all at once than one by one.
 
 
+def _address(array: Any) -> int:
+    """Where an array begins in memory. NumPy takes four times as long to say so, which counts for hundreds of arrays."""
+    try:
+        return addressof(c_char.from_buffer(array))
+    except (TypeError, ValueError):  # It is read-only, empty or not contiguous.
+        return int(array.ctypes.data)
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """A block whose rows may lie anywhere in memory, each in one piece: nothing was gathered to make it.
@@ -86,7 +95,7 @@ class Rows:
         first = arrays[0]
         if not all(a.flags.c_contiguous and a.flags.aligned and a.dtype == first.dtype for a in arrays):
             return None
-        places = np.array([a.ctypes.data for a in arrays], np.int64)
+        places = np.array([_address(a) for a in arrays], np.int64)
         starts, askew = np.divmod(places - places.min(), first.itemsize)
         if askew.any():
             return None
@@ -150,7 +159,7 @@ class Strided:
     @staticmethod
     def of(arrays: Sequence[NDArray[Any]]) -> Strided:
         """The arrays, whose numbers must be aligned."""
-        places, first = np.array([array.ctypes.data for array in arrays], np.int64), arrays[0]
+        places, first = np.array([_address(array) for array in arrays], np.int64), arrays[0]
         starts = (places - places.min()) // first.itemsize
         reach = sum((n - 1) * max(stride, 0) for n, stride in zip(first.shape, first.strides, strict=True))
         length = int(starts.max()) + reach // first.itemsize + 1

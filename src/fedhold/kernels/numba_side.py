@@ -159,6 +159,13 @@ class NumbaKernels(NumpyKernels):
         _widen(*_line_of(bits), brain, wide)
         return wide.view(np.float32)
 
+    def columns(self, block: Block | Rows, at: slice) -> Block:
+        if not isinstance(block, Rows):
+            return super().columns(block, at)
+        part = np.empty((len(block), at.stop - at.start), block.dtype)
+        _gather(block.line, block.starts, at.start, part)
+        return part
+
     def flattened(self, arrays: Strided, start: int, out: Block, rows: NDArray[np.intp]) -> None:
         first = arrays.arrays[0]
         layout = _layout(first.shape, first.strides, first.itemsize) if out.shape[1] > SHORT else None
@@ -668,7 +675,16 @@ def _widen(line, starts, brain, wide):
                 bits[j] = np.uint32(number.view(np.uint32) | odd | sign)
 
 
-# Copies of arrays of other layouts.
+# Copies of rows, and of arrays of other layouts.
+
+
+@_compiled(reorder=False)
+def _gather(line, starts, start, part):
+    """Write the rows, from the column `start` on, to the part."""
+    for i in range(len(part)):
+        a = np.uint64(starts[i] + start)
+        for j in range(part.shape[1]):
+            part[i, j] = line[a + np.uint64(j)]
 
 
 @_compiled(reorder=False)

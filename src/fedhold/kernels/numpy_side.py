@@ -177,7 +177,7 @@ class NumpyKernels:
         """
         products, squares = np.zeros((len(block), len(block))), np.zeros(len(block))
         for at in _cached(block):
-            part = _columns(block, at)
+            part = self.columns(block, at)
             _add_pairs(products, part if place is None else part - place[at])
             for runs in _runs(part, RUN):
                 squares += np.vecdot(runs, runs).sum(axis=0, dtype=np.float64)
@@ -192,7 +192,7 @@ class NumpyKernels:
         m = len(block)
         products, squares, force = np.zeros((m, m)), np.zeros(m), 0.0
         for at in _cached(block):
-            residual = _columns(block, at) - place[at]
+            residual = self.columns(block, at) - place[at]
             _add_pairs(products, residual)
             found = self.short_sums(residual, pulls)
             squares += found.squares
@@ -216,6 +216,10 @@ class NumpyKernels:
         return widened(np.asarray(bits), brain=brain)
 
     # Copies.
+
+    def columns(self, block: Block | Rows, at: slice) -> Block:
+        """Some columns of a block; a copy where its rows lie anywhere."""
+        return np.asarray(block.part(at.start, at.stop)) if isinstance(block, Rows) else block[:, at]
 
     def flattened(self, arrays: Strided, start: int, out: Block, rows: NDArray[np.intp]) -> None:
         """Write to each of these rows of `out` one array's numbers from `start` on, in the order of its axes."""
@@ -289,11 +293,6 @@ def _add_pairs(products: Matrix, block: Block) -> None:
         for rows in (slice(half), slice(half, m)):
             found = runs[:, rows] @ runs.swapaxes(1, 2)
             products[rows] += found[0] if len(found) == 1 else found.sum(axis=0, dtype=np.float64)
-
-
-def _columns(block: Block | Rows, at: slice) -> Block:
-    """Some columns of a block; a copy where its rows lie anywhere."""
-    return np.asarray(block.part(at.start, at.stop)) if isinstance(block, Rows) else block[:, at]
 
 
 def _runs(block: Block, length: int) -> Iterator[Block]:
