@@ -1,6 +1,7 @@
 """Every kernel, on both sides, over the same table of cases: it gives what its formula says, and leaves the block as it was."""
 
 import dataclasses
+import itertools
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ import fedhold
 import oracles
 from cases import run_without_numba
 from fedhold import aggregate
-from fedhold.kernels import NUMPY, NumpyKernels, Products, Rows, added, choice, numba_side
+from fedhold.kernels import NUMPY, NumpyKernels, Products, Rows, Strided, added, choice, numba_side
 from fedhold.kernels.numba_side import MANY, NumbaKernels
 
 SIDES = {"numpy": NUMPY, "numba": NumbaKernels()}
@@ -269,6 +270,9 @@ def test_rows_anywhere_in_memory_are_a_block(kernel, case, order):
         np.testing.assert_array_equal(one, other)
     third = whole.shape[1] // 3
     np.testing.assert_array_equal(np.asarray(rows.part(third, 2 * third + 1)), whole[:, third : 2 * third + 1])
+    for side in SIDES.values():
+        found = side.columns(rows, slice(third, 2 * third + 1))
+        np.testing.assert_array_equal(found, whole[:, third : 2 * third + 1])
 
 
 def test_what_lies_askew_is_no_row():
@@ -276,6 +280,56 @@ def test_what_lies_askew_is_no_row():
     assert Rows.of([raw[:40].view(np.float32), raw[1:41].view(np.float32)]) is None
     assert Rows.of([np.zeros(4, np.float32), np.zeros(4)]) is None
     assert Rows.of([np.zeros(8)[::2], np.zeros(4)]) is None
+
+
+def test_some_rows_may_be_replaced_by_those_of_a_block():
+    """Wherever the block lies: before the rows in memory, after them, or between."""
+    memory = np.arange(90, dtype=np.float32)
+    before, between, after = (memory[a : a + 10].reshape(2, 5) for a in (0, 40, 80))
+    rows = Rows.of([memory[a : a + 5] for a in (60, 20, 30)])
+    for block in (before, between, after):
+        found = rows.replaced(np.array([0, 2]), block)
+        np.testing.assert_array_equal(np.asarray(found), [block[0], memory[20:25], block[1]])
+        np.testing.assert_array_equal(
+            np.asarray(found.part(1, 4).taken(np.array([2, 1]))), [block[1, 1:4], memory[21:24]]
+        )
+        assert found.held is block
+
+
+FLATTENED = (
+    (70, 130, 3, 3),
+    (3, 3, 70, 130),
+    (1000, 77),
+    (5, 4000),
+    (20_000,),
+    (1, 300, 1, 40),
+    (2,) * 12,
+    (17, 18, 19),
+)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint16])
+@pytest.mark.parametrize("shape", FLATTENED, ids=str)
+@pytest.mark.parametrize("side", SIDES)
+def test_arrays_of_any_layout_are_flattened_in_the_order_of_their_axes(side, shape, dtype):
+    """Whole and in part, several at once, into some rows of a block."""
+    X = (np.random.default_rng(0).standard_normal((2, *shape)) * 100).astype(np.int16).astype(dtype)
+    axes = range(len(shape))
+    orders = list(itertools.islice(itertools.permutations(axes), 24))
+    views = [[np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order)) for x in X] for order in orders]
+    views += [
+        [np.repeat(x, 2, axis=-1)[..., ::2] for x in X],
+        [np.repeat(x, 3, axis=0)[1::3] for x in X],
+        [np.ascontiguousarray(x[::-1])[::-1] for x in X],
+        list(np.moveaxis(np.ascontiguousarray(np.moveaxis(X, 0, -1)), -1, 0)),
+    ]
+    size = X[0].size
+    for arrays in views:
+        for start, stop in ((0, size), (1, size - 1), (size // 3, size // 2), (5, 6), (size // 3 + 7, size)):
+            out = np.zeros((3, stop - start), dtype)
+            SIDES[side].flattened(Strided.of(arrays), start, out, np.array([2, 0]))
+            np.testing.assert_array_equal(out[[2, 0]], X.reshape(2, -1)[:, start:stop])
+            assert not out[1].any()
 
 
 def test_both_sides_have_one_interface():

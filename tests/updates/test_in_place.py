@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from fedhold import aggregate
-from fedhold.kernels import Portion, choice
+from fedhold.kernels import NumpyKernels, Portion, choice
 from fedhold.kernels.numba_side import NumbaKernels
 from fedhold.updates import admit
+from fedhold.updates.matrix import SAMPLE_RUN
 
 M, D = 12, 60_000  # so many numbers that two arrays of three are read where they lie, each in several parts
 RULES = {"mean": {}, "huber": {}, "spectral_huber": {}, "median": {}, "trimmed_mean": {"f": 2}, "krum": {"f": 2}}
@@ -49,6 +50,75 @@ def test_one_client_in_another_layout_changes_nothing():
     odd[3]["a"], odd[5]["b"] = np.asfortranarray(odd[3]["a"]), odd[5]["b"].astype(np.float64)
     for key in ("a", "b", "c"):
         np.testing.assert_allclose(aggregate(odd).value[key], aggregate(plain).value[key], atol=2e-6)
+
+
+def turned(x):
+    return np.asfortranarray(x)
+
+
+def last(x):
+    """The layout of torch's channels_last."""
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
+def apart(x):
+    return np.repeat(x, 2, axis=-1)[..., ::2]
+
+
+LAYOUTS = {
+    "all in Fortran order": lambda X: [turned(x) for x in X],
+    "one in Fortran order": lambda X: [turned(X[0]), *X[1:]],
+    "most in Fortran order": lambda X: [turned(x) if i % 3 else x for i, x in enumerate(X)],
+    "channels last": lambda X: [last(x) for x in X],
+    "one with channels last": lambda X: [*X[:-1], last(X[-1])],
+    "three layouts": lambda X: [(x.copy, lambda x=x: turned(x), lambda x=x: last(x))[i % 3]() for i, x in enumerate(X)],
+    "numbers apart": lambda X: [apart(x) for x in X],
+    "backwards": lambda X: [np.ascontiguousarray(x[::-1])[::-1] for x in X],
+    "part of a larger array": lambda X: [np.pad(x, ((0, 0), (1, 2), (0, 0), (0, 0)))[:, 1:-2] for x in X],
+    "a stack in Fortran order": np.asfortranarray,
+    "a stack with clients last": lambda X: np.moveaxis(np.ascontiguousarray(np.moveaxis(X, 0, -1)), -1, 0),
+    "a matrix in Fortran order": lambda X: np.asfortranarray(X.reshape(M, -1)),
+    "a matrix with numbers apart": lambda X: apart(X.reshape(M, -1)),
+    "columns of a matrix": lambda X: list(np.asfortranarray(X.reshape(M, -1))),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_layout_changes_the_aggregate(layout, compiled, dtype, monkeypatch):
+    """With a client left out, too; and the value has the order of the axes, whatever that of the memory is."""
+    monkeypatch.setattr(choice, "ENOUGH", 0 if compiled else 10**9)
+    X = (np.random.default_rng(3).standard_normal((M, 40, 50, 3, 3)) + 3).astype(dtype)
+    X[4, 1, 2, 1, 0] = np.nan
+    given = LAYOUTS[layout](X)
+    before = [np.array(x) for x in given]
+    for rule in ("mean", "huber", "median"):
+        whole, found = aggregate(X.reshape(M, -1), rule), aggregate(given, rule)
+        assert found.value.shape == given[0].shape
+        assert found.value.flags.c_contiguous
+        np.testing.assert_allclose(found.value.reshape(-1), whole.value, rtol=2**-10 if dtype == np.float16 else 2e-6)
+        np.testing.assert_allclose(found.clients.distances, whole.clients.distances, rtol=1e-5)
+        assert found.clients.with_status("rejected") == [4]
+    again = aggregate(given, "huber", start=found.value)  # It is read in the order in which the clients are.
+    np.testing.assert_allclose(again.value, aggregate(given, "huber").value, rtol=2**-9)
+    assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(given, before, strict=True))
+
+
+def test_odd_layouts_are_copied_a_part_at_a_time(monkeypatch):
+    """Arrays in the layout that most have are read where they lie; of the others, some columns at a time are copied."""
+    copied = []
+
+    def flattened(self, arrays, start, out, rows):
+        copied.append(out.shape)
+        return NumpyKernels.flattened(self, arrays, start, out, rows)
+
+    monkeypatch.setattr(NumbaKernels, "flattened", flattened)
+    X = np.random.default_rng(4).standard_normal((M, 2000, 300)).astype(np.float32)
+    aggregate([*X[:-2], turned(X[-2]), turned(X[-1])], "mean")
+    wide = [shape for shape in copied if shape[1] > SAMPLE_RUN]
+    assert sum(rows * columns for rows, columns in wide) == 2 * X[0].size
+    assert all(rows == 2 and columns < X[0].size // 2 for rows, columns in wide)
 
 
 def test_small_arrays_among_large_ones_are_copied_to_one(monkeypatch):

@@ -9,7 +9,7 @@ Imports: nothing of fedhold.
     choice.py       whether NumPy or numba runs the loops
     threads.py      threads that share blocks, and those of BLAS
     narrow.py       float16 and bfloat16, whose bits are read as float32
-    arrays.py       NumPy, torch and JAX arrays in and out; Rows; the aliases Block, Vector, Matrix, Weights, Floats
+    arrays.py       NumPy, torch and JAX arrays in and out; Rows, Strided; the aliases Block, Vector, Matrix, Weights, Floats
 """
 
 from fedhold.kernels.arrays import (
@@ -17,8 +17,10 @@ from fedhold.kernels.arrays import (
     Floats,
     Matrix,
     Rows,
+    Strided,
     Vector,
     Weights,
+    between,
     compute_dtype,
     dtype_name,
     each,
@@ -59,11 +61,13 @@ __all__ = [
     "Rows",
     "Signs",
     "Squares",
+    "Strided",
     "Sums",
     "Swept",
     "Vector",
     "Weights",
     "added",
+    "between",
     "bits_of",
     "compute_dtype",
     "dtype_name",

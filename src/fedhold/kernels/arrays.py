@@ -7,6 +7,7 @@ block by block through the array API.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,8 +24,10 @@ __all__ = [
     "Floats",
     "Matrix",
     "Rows",
+    "Strided",
     "Vector",
     "Weights",
+    "between",
     "compute_dtype",
     "dtype_name",
     "each",
@@ -64,6 +67,14 @@ SORTED = 1024  # numbers. To sort up to so many takes no longer than a partition
 SHORT = 256  # numbers. Rows up to this long are gathered faster all at once than one by one.
 
 
+def _address(array: Any) -> int:
+    """Where an array begins in memory. NumPy takes four times as long to say so, which counts for hundreds of arrays."""
+    try:
+        return addressof(c_char.from_buffer(array))
+    except (TypeError, ValueError):  # It is read-only, empty or not contiguous.
+        return int(array.ctypes.data)
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """A block whose rows may lie anywhere in memory, each in one piece: nothing was gathered to make it.
@@ -72,11 +83,13 @@ class Rows:
             read
     starts  where every row starts in it
     width   how many numbers a row has
+    held    an array that must live as long as these rows, because some of them lie in it; None where others hold them all
     """
 
     line: NDArray[Any]
     starts: NDArray[np.int64]
     width: int
+    held: NDArray[Any] | None = None
 
     @staticmethod
     def of(arrays: Sequence[NDArray[Any]]) -> Rows | None:
@@ -84,7 +97,7 @@ class Rows:
         first = arrays[0]
         if not all(a.flags.c_contiguous and a.flags.aligned and a.dtype == first.dtype for a in arrays):
             return None
-        places = np.array([a.ctypes.data for a in arrays], np.int64)
+        places = np.array([_address(a) for a in arrays], np.int64)
         starts, askew = np.divmod(places - places.min(), first.itemsize)
         if askew.any():
             return None
@@ -110,17 +123,54 @@ class Rows:
 
     def part(self, start: int, stop: int) -> Rows:
         """The columns from start to stop."""
-        return Rows(self.line, self.starts + start, min(stop, self.width) - start)
+        return Rows(self.line, self.starts + start, min(stop, self.width) - start, self.held)
 
     def taken(self, clients: NDArray[np.intp]) -> Rows:
         """Some of the rows."""
-        return Rows(self.line, self.starts[clients], self.width)
+        return Rows(self.line, self.starts[clients], self.width, self.held)
+
+    def replaced(self, which: NDArray[np.intp], block: NDArray[Any]) -> Rows:
+        """The same rows, but some of them are those of a block, which is contiguous and has the same dtype and width."""
+        away = (block.ctypes.data - self.line.ctypes.data) // block.itemsize
+        starts = self.starts - min(away, 0)  # The line begins with whichever lies first in memory.
+        starts[which] = max(away, 0) + self.width * np.arange(len(which))
+        length = int(starts.max()) + self.width
+        line = as_strided(block.reshape(-1) if away < 0 else self.line, (length,), (block.itemsize,), writeable=False)
+        return Rows(line, starts, self.width, block)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """The rows gathered in an array."""
         if self.width <= SHORT:
             return self.line[self.starts[:, None] + np.arange(self.width)].astype(dtype or self.dtype, copy=False)
         return np.array([self[client] for client in range(len(self))], dtype=dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Strided:
+    """Arrays of one shape, dtype and layout, whose numbers do not lie in the order of their axes.
+
+    arrays  the arrays
+    line    all memory from the first number of the first of them on, as one array. Others may own parts of it
+    starts  where the first number of every array lies in it
+    """
+
+    arrays: Sequence[NDArray[Any]]
+    line: NDArray[Any]
+    starts: NDArray[np.int64]
+
+    @staticmethod
+    def of(arrays: Sequence[NDArray[Any]]) -> Strided:
+        """The arrays, whose numbers must be aligned."""
+        places, first = np.array([_address(array) for array in arrays], np.int64), arrays[0]
+        starts = (places - places.min()) // first.itemsize
+        reach = sum((n - 1) * max(stride, 0) for n, stride in zip(first.shape, first.strides, strict=True))
+        length = int(starts.max()) + reach // first.itemsize + 1
+        line = as_strided(arrays[int(starts.argmin())], (length,), (first.itemsize,), writeable=False)
+        return Strided(arrays, line, starts)
+
+    def taken(self, which: NDArray[np.intp]) -> Strided:
+        """Some of the arrays."""
+        return Strided([self.arrays[i] for i in which], self.line, self.starts[which])
 
 
 LARGEST = float(np.finfo(np.float64).max)
@@ -199,6 +249,20 @@ def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
     if isinstance(block, np.ndarray) and is_narrow(block.dtype):
         block = widened(bits_of(block), brain=block.dtype == BFLOAT16)
     return np.asarray(block, dtype=dtype)
+
+
+def between(array: Any, start: int, stop: int) -> Any:
+    """The numbers from start to stop of an array of any library, in the order of its axes.
+
+    Where it is not contiguous, only the rows they lie in are copied.
+    """
+    while array.ndim > 1 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim < 2:
+        return array.reshape(-1)[start:stop]
+    inner = int(np.prod(array.shape[1:]))
+    first = start // inner
+    return array[first : -(-stop // inner)].reshape(-1)[start - first * inner : stop - first * inner]
 
 
 def from_host(values: Vector, template: Any, name: str) -> Any:

@@ -7,10 +7,12 @@ constant that compiled code reads stands here, and numbers from elsewhere (RUN) 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -21,7 +23,7 @@ from numba.core.runtime import rtsys
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
-from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
+from fedhold.kernels.arrays import Block, Matrix, Rows, Strided, Vector
 from fedhold.kernels.numpy_side import RUN, TILE, NumpyKernels, Portion
 from fedhold.kernels.sums import Pairs, Products, Residuals, Squares, Swept
 
@@ -37,6 +39,13 @@ MANY = 256  # clients, from which on BLAS is faster than compiled code shared by
 
 # Mixtures.
 MIXED_COLUMNS = 256  # columns of a tile: 500 rows of them fill half of the L2 cache
+
+# Copies of arrays whose numbers do not lie in the order of their axes.
+SIDE = 64  # numbers of a tile, either way. It is copied in runs as they lie in memory, and turned in the L1 cache.
+FEWEST = 16  # numbers of a run: a cache line
+MOST_RUNS = 2**16  # runs that the table of a layout may have: half a megabyte
+STRIP = 8192  # columns of arrays whose numbers lie apart that are copied at a time
+SHORT = 512  # numbers. NumPy copies so few before compiled code has been called.
 
 # Order statistics.
 LANES = 64  # columns at a time, a constant for the compiler; 100 rows of them fit in the L1 cache, 500 in L2
@@ -150,6 +159,22 @@ class NumbaKernels(NumpyKernels):
         _widen(*_line_of(bits), brain, wide)
         return wide.view(np.float32)
 
+    def columns(self, block: Block | Rows, at: slice) -> Block:
+        if not isinstance(block, Rows):
+            return super().columns(block, at)
+        part = np.empty((len(block), at.stop - at.start), block.dtype)
+        _gather(block.line, block.starts, at.start, part)
+        return part
+
+    def flattened(self, arrays: Strided, start: int, out: Block, rows: NDArray[np.intp]) -> None:
+        first = arrays.arrays[0]
+        layout = _layout(first.shape, first.strides, first.itemsize) if out.shape[1] > SHORT else None
+        if layout is None:
+            super().flattened(arrays, start, out, rows)
+            return
+        places = layout.before, layout.count, layout.step, layout.after
+        _flatten(arrays.line, arrays.starts, *places, start, rows, out)
+
     def mixed(self, matrix: Block, rows: Block, common: int) -> Block:
         p, (m, width) = len(matrix), rows.shape
         whole = np.zeros((-(-p // 4) * 4, -(-m // 4) * 4), np.float32)
@@ -197,6 +222,52 @@ def _line_of(block: Block | Rows) -> tuple[Block, NDArray[np.int64]]:
     starts = apart * np.arange(len(block))
     # It is always read-only, so that compiled code sees one type and is compiled once.
     return as_strided(block, ((len(block) - 1) * apart + block.shape[1],), (size,), writeable=False), starts
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """How the numbers of an array lie in memory, beside one of its axes.
+
+    count   how many numbers that axis has
+    step    how far they lie apart
+    before  the places of all entries of the axes before it
+    after   the places of all entries of the axes after it
+    """
+
+    count: int
+    step: int
+    before: NDArray[np.int64]
+    after: NDArray[np.int64]
+
+
+@lru_cache(maxsize=32)  # A model has as many layouts as layers, and every block of columns asks for them again.
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> _Layout | None:
+    """The layout beside the axis whose numbers lie nearest to each other; None where NumPy is to copy the array."""
+    if any(stride <= 0 or stride % size for stride in strides):
+        return None
+    axes = list[tuple[int, int]]()
+    for count, stride in zip(shape, strides, strict=True):
+        step = stride // size
+        if axes and axes[-1][1] == count * step:  # These two lie one in the other, as one axis.
+            axes[-1] = (axes[-1][0] * count, step)
+        elif count > 1:
+            axes.append((count, step))
+    long = [k for k, (count, _) in enumerate(axes) if count >= FEWEST]
+    if not long:
+        return None
+    nearest = min(long, key=lambda k: axes[k][1])
+    before, after = axes[:nearest], axes[nearest + 1 :]
+    if max(math.prod(count for count, _ in others) for others in (before, after)) > MOST_RUNS:
+        return None
+    return _Layout(*axes[nearest], _places(before), _places(after))
+
+
+def _places(axes: list[tuple[int, int]]) -> NDArray[np.int64]:
+    """The places of all entries of some axes, in their order."""
+    places = np.zeros(1, np.int64)
+    for count, step in axes:
+        places = (places[:, None] + step * np.arange(count)).reshape(-1)
+    return places
 
 
 def _place(block: Block, place: Vector | None) -> Block:
@@ -602,6 +673,80 @@ def _widen(line, starts, brain, wide):
                 number = np.float32(np.uint32(digits).view(np.float32) * np.float32(2.0**112))
                 odd = np.uint32(0x7F800000) if digits >= np.uint32(0x0F800000) else np.uint32(0)  # not finite
                 bits[j] = np.uint32(number.view(np.uint32) | odd | sign)
+
+
+# Copies of rows, and of arrays of other layouts.
+
+
+@_compiled(reorder=False)
+def _gather(line, starts, start, part):
+    """Write the rows, from the column `start` on, to the part."""
+    for i in range(len(part)):
+        a = np.uint64(starts[i] + start)
+        for j in range(part.shape[1]):
+            part[i, j] = line[a + np.uint64(j)]
+
+
+@_compiled(reorder=False)
+def _flatten(line, starts, before, count, step, after, start, rows, out):
+    """Write to these rows of `out` the numbers of some arrays, one for each, from the one at `start` on.
+
+    The number at (i, j, k) of an array lies at before[i] + j * step + after[k] from its first one. Arrays whose numbers only
+    lie apart are copied in short parts: they may lie among each other, and one finds in cache what another has read.
+    """
+    tile, width = np.empty((SIDE, SIDE), line.dtype), out.shape[1]
+    part = STRIP if after.size == 1 and step > 1 else width
+    for done in range(0, width, part):
+        for i in range(rows.size):
+            there = out[rows[i], done : min(done + part, width)]
+            _flatten_one(line, starts[i], before, count, step, after, start + done, tile, there)
+
+
+@_compiled(reorder=False)
+def _flatten_one(line, origin, before, count, step, after, start, tile, out):
+    inner, done = after.size, 0
+    while done < out.size:
+        outer, rest = divmod(start + done, count * inner)
+        j, k = divmod(rest, inner)
+        first, left = origin + before[outer] + j * step, out.size - done
+        if inner == 1:
+            n = min(count - j, left)
+            if step == 1:
+                out[done : done + n] = line[first : first + n]
+            else:
+                for i in range(n):
+                    out[done + i] = line[np.uint64(first + i * step)]
+        elif k or left < inner:  # part of the numbers beside one j
+            n = min(inner - k, left)
+            for i in range(n):
+                out[done + i] = line[np.uint64(first + after[k + i])]
+        else:
+            whole = min(count - j, left // inner)
+            n = whole * inner
+            _turn(line, first, whole, step, after, tile, out[done : done + n])
+        done += n
+
+
+@_compiled(reorder=False)
+def _turn(line, first, count, step, after, tile, out):
+    """Write the number at first + j * step + after[k] to out[j, k], tile by tile: it is read along j, and written along k."""
+    inner = after.size
+    for j in range(0, count, SIDE):
+        high = min(SIDE, count - j)
+        for k in range(0, inner, SIDE):
+            wide = min(SIDE, inner - k)
+            for p in range(wide):
+                a, b = np.uint64(first + after[k + p] + j * step), np.uint64(step)
+                if step == 1:  # The compiler then uses vector instructions.
+                    for q in range(high):
+                        tile[p, q] = line[a + np.uint64(q)]
+                else:
+                    for q in range(high):
+                        tile[p, q] = line[a + b * np.uint64(q)]
+            for q in range(high):
+                a = np.uint64((j + q) * inner + k)
+                for p in range(wide):
+                    out[a + np.uint64(p)] = tile[p, q]
 
 
 # Mixtures: four new rows from four old ones at a time.

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedhold.kernels.arrays import Block, Matrix, Rows, Vector
+from fedhold.kernels.arrays import Block, Matrix, Rows, Strided, Vector, between
 from fedhold.kernels.narrow import widened
 from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Swept
 
@@ -178,7 +179,7 @@ class NumpyKernels:
         products, squares = np.zeros((len(block), len(block))), np.zeros(len(block))
         # Without a place nothing is copied, and the squares are among the products.
         for at in _cached(block, TILE if place is None else CACHED):
-            part = _columns(block, at)
+            part = self.columns(block, at)
             _add_pairs(products, part if place is None else part - place[at])
             if place is not None:
                 for runs in _runs(part, RUN):
@@ -195,7 +196,7 @@ class NumpyKernels:
         m = len(block)
         products, squares, force = np.zeros((m, m)), np.zeros(m), 0.0
         for at in _cached(block):
-            residual = _columns(block, at) - place[at]
+            residual = self.columns(block, at) - place[at]
             _add_pairs(products, residual)
             found = self.short_sums(residual, pulls)
             squares += found.squares
@@ -218,6 +219,17 @@ class NumpyKernels:
     def widened(self, bits: Block, *, brain: bool) -> Block:
         """The float16 numbers with these bits, or the bfloat16 ones (`brain`), as float32; the block may be `Rows`."""
         return widened(np.asarray(bits), brain=brain)
+
+    # Copies.
+
+    def columns(self, block: Block | Rows, at: slice) -> Block:
+        """Some columns of a block; a copy where its rows lie anywhere."""
+        return np.asarray(block.part(at.start, at.stop)) if isinstance(block, Rows) else block[:, at]
+
+    def flattened(self, arrays: Strided, start: int, out: Block, rows: NDArray[np.intp]) -> None:
+        """Write to each of these rows of `out` one array's numbers from `start` on, in the order of its axes."""
+        for row, array in zip(rows, arrays.arrays, strict=True):
+            out[row] = between(array, start, start + out.shape[1])
 
     # New rows.
 
@@ -303,11 +315,6 @@ def _mirror(products: Matrix) -> None:
     for first in range(0, len(products) - strip, strip):
         last = first + strip
         products[last:, first:last] = products[first:last, last:].T
-
-
-def _columns(block: Block | Rows, at: slice) -> Block:
-    """Some columns of a block; a copy where its rows lie anywhere."""
-    return np.asarray(block.part(at.start, at.stop)) if isinstance(block, Rows) else block[:, at]
 
 
 def _runs(block: Block, length: int) -> Iterator[Block]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -30,13 +30,13 @@ from fedhold.kernels import (
 )
 from fedhold.updates.matrix import DOUBLE_ROOM, Source, Updates, exponents_of
 from fedhold.updates.passes import FirstLook, Wanted, first_look
-from fedhold.updates.structure import Leaf, Signature, count, describe, flatten, form, signature
+from fedhold.updates.structure import Leaf, Path, Signature, count, describe, flatten, form, signature
 
 __all__ = ["Admission", "admit"]
 
 LITTLE, PART = 2**22, 16  # numbers, and the part of all numbers up to which small arrays are copied
+FLAT = "a dict of arrays of NumPy"
 Value = TypeVar("Value")
-
 AGGREGABLE = ("float", "integer")
 LONGEST_REASON = 200  # characters. A client chooses the names of its arrays, which reasons quote.
 FARTHEST = 1e100  # A start with larger numbers is refused, so that all of them can be squared.
@@ -136,8 +136,10 @@ def admit(
     stacked = is_array(updates)
     reasons = [""] * len(clients)
     # All rows of one array have the same structure, so the first one stands for all.
-    leaves: list[list[Leaf] | None] = [flatten(clients[0])] if stacked else _flattened(clients, reasons)
-    signatures = [None if own is None else signature(own) for own in leaves]
+    leaves: list[list[Leaf] | None] = [flatten(clients[0])] if stacked else []
+    signatures: list[Signature | None] = [None if own is None else signature(own) for own in leaves]
+    if not stacked:
+        leaves, signatures = _flattened(clients, reasons)
     expected = _expected(signatures, like)
     for i, own in enumerate(signatures):
         if own is not None and own != expected:
@@ -148,7 +150,7 @@ def admit(
     if samples is not None:
         for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
             reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
-    sound = np.arange(len(reasons))
+    sound = np.arange(len(reasons), dtype=np.intp)
     if any(reasons):
         sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
     _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
@@ -169,7 +171,7 @@ def admit(
         reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
     template = like
     if like is None:
-        template = clients[admitted[0]] if stacked else _most_usual([clients[i] for i in admitted])
+        template = clients[int(admitted[0])] if stacked else _most_usual([clients[i] for i in admitted])
     return Admission(
         updates=matrix,
         look=look,
@@ -184,7 +186,7 @@ def admit(
 
 def _most_usual(updates: Sequence[Any]) -> Any:
     """The first of the updates that come in the form in which most of them come."""
-    forms = [form(update) for update in updates]
+    forms = [FLAT if _is_flat(update) else form(update) for update in updates]
     return updates[forms.index(Counter(forms).most_common(1)[0][0])]
 
 
@@ -201,6 +203,11 @@ def _fit(magnitudes: Vector, sound: NDArray[np.intp], reasons: list[str]) -> NDA
     for i, magnitude in zip(sound[~fit].tolist(), magnitudes[~fit], strict=True):
         reasons[i] = reasons[i] or f"numbers of {magnitude:.0e}, beyond 1e120 times the median client's"
     return fit
+
+
+def _is_flat(update: object) -> bool:
+    """Whether it is a dict of arrays of NumPy. All of these have one form if they have one signature."""
+    return isinstance(update, dict) and all(isinstance(part, np.ndarray) for part in update.values())
 
 
 def _clients(updates: object) -> Sequence[Any]:
@@ -227,18 +234,67 @@ def _clients(updates: object) -> Sequence[Any]:
     return updates  # type: ignore[return-value]
 
 
-def _flattened(clients: Sequence[Any], reasons: list[str]) -> list[list[Leaf] | None]:
-    out: list[list[Leaf] | None] = []
+@dataclass(frozen=True, eq=False)
+class _Walked:
+    """What is known about an update that was looked at by itself.
+
+    signature  its signature
+    parts      the path, dtype and shape of each of its arrays
+    keys       the keys of a dict of arrays, or an empty list for an array; None for anything else
+    """
+
+    signature: Signature
+    parts: list[tuple[Path, Any, tuple[int, ...]]]
+    keys: list[str] | None
+
+    @staticmethod
+    def of(leaves: list[Leaf]) -> _Walked:
+        parts = [(path, array.dtype, array.shape) for path, array in leaves]
+        paths = [path for path, *_ in parts]
+        named = bool(paths) and all(len(path) == 1 and type(path[0]) is str for path in paths)
+        return _Walked(
+            signature(leaves), parts, [path[0] for path in paths] if named else [] if paths == [()] else None
+        )
+
+    def leaves_of(self, update: Any) -> list[Leaf] | None:
+        """The arrays of another update, if it is an array or a dict of NumPy with the same keys, shapes and dtypes; or None.
+
+        Most clients send what the one before has sent, and this takes a fifth of the time of looking at an update by itself.
+        """
+        if type(update) is np.ndarray and self.keys == []:
+            arrays: list[Any] = [update]
+        elif type(update) in (dict, OrderedDict) and self.keys and len(update) == len(self.keys):
+            arrays = [update.get(key) for key in self.keys]
+        else:
+            return None
+        leaves = list[Leaf]()
+        for (path, dtype, shape), array in zip(self.parts, arrays, strict=True):
+            if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
+                return None
+            leaves.append(Leaf(path, array))
+        return leaves
+
+
+def _flattened(clients: Sequence[Any], reasons: list[str]) -> tuple[list[list[Leaf] | None], list[Signature | None]]:
+    """The arrays of every client and their signature; None, and a reason, for a client that sent something else."""
+    arrays: list[list[Leaf] | None] = []
+    signatures: list[Signature | None] = []
+    last: _Walked | None = None
     for i, update in enumerate(clients):
+        leaves = None if last is None else last.leaves_of(update)
         try:
-            leaves = _readable(update)
-            if any(is_dask(leaf.array) for leaf in leaves):
-                raise TypeError("a Dask array of its own; those of all clients make one, dask.array.stack(updates)")
-            out.append(leaves)
+            if leaves is None:
+                leaves = _readable(update)
+                if any(is_dask(leaf.array) for leaf in leaves):
+                    raise TypeError("a Dask array of its own; those of all clients make one, dask.array.stack(updates)")
+                last = _Walked.of(leaves)
+            arrays.append(leaves)
+            signatures.append(None if last is None else last.signature)
         except Exception as problem:  # An object that a client sent may raise anything; it costs only that client.
             reasons[i] = visible(problem, LONGEST_REASON) or type(problem).__name__
-            out.append(None)
-    return out
+            arrays.append(None)
+            signatures.append(None)
+    return arrays, signatures
 
 
 def _readable(update: object) -> list[Leaf]:
@@ -360,12 +416,13 @@ def _small(sources: list[Source], m: int) -> list[bool]:
 
 def _joined(clients: list[list[Any]], dtype: type[np.float32] | type[np.float64]) -> Source:
     """Some arrays of every client, one after the other, as one array."""
-    size = sum(count(array) for array in clients[0])
-    matrix = np.empty((len(clients), size), dtype)
+    ends = np.cumsum([count(array) for array in clients[0]]).tolist()
+    matrix = np.empty((len(clients), ends[-1]), dtype)
     with np.errstate(over="ignore"):  # A longdouble beyond float64 becomes infinite, and its client is rejected.
-        for row, own in zip(matrix, clients, strict=True):
-            np.concatenate([to_host(array, None).reshape(-1) for array in own], out=row)
-    return Source.of(matrix, size)
+        for start, end, arrays in zip([0, *ends], ends, zip(*clients, strict=True), strict=False):
+            plain = [array if array.dtype is matrix.dtype else to_host(array, None) for array in arrays]
+            matrix[:, start:end] = np.concatenate([array.reshape(-1) for array in plain]).reshape(len(clients), -1)
+    return Source.of(matrix, ends[-1])
 
 
 def _kind_of(updates: object) -> type[Updates]:

@@ -1,8 +1,9 @@
 """The admitted clients' updates as an m x d matrix that is never built: it is read block by block, by several threads.
 
 Nothing large is concatenated: a block is a view where the clients came as one array. Where they came as a list, it is their
-rows where they lie, if the kernel takes such, and otherwise a few megabytes gathered from their arrays. Results of blocks come
-back in the order of the columns, so the same input gives the same bits.
+rows where they lie, if the kernel takes such, and otherwise a few megabytes gathered from their arrays. Arrays that are not
+contiguous are read in the order in which most of them lie in memory; the others are copied, a few megabytes at a time. Results
+of blocks come back in the order of the columns, so the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from fedhold.kernels import (
     NumpyKernels,
     Portion,
     Rows,
+    Strided,
     Sums,
     Vector,
     added,
+    between,
     bits_of,
     compute_dtype,
     dtype_name,
@@ -96,19 +99,18 @@ class Source:
         return array.reshape(-1) if self.axes is None else array.transpose(self.axes).reshape(-1)
 
     def unflattened(self, numbers: Vector, shape: tuple[int, ...]) -> Vector:
-        """Numbers in the order in which they are read, in the order of an array of this shape."""
+        """Numbers in the order in which they are read, as a view of an array of this shape."""
         if self.axes is None:
-            return numbers
-        read = numbers.reshape([shape[axis] for axis in self.axes])
-        return read.transpose(np.argsort(self.axes)).reshape(-1)
+            return numbers.reshape(shape)
+        return numbers.reshape([shape[axis] for axis in self.axes]).transpose(np.argsort(self.axes))
 
     @cached_property
-    def in_place(self) -> Rows | None:
-        """The clients' arrays as rows where they lie; None where they have to be gathered or converted."""
+    def lying(self) -> Lying | None:
+        """The clients' arrays where they lie; None where they have to be converted or fetched."""
         whole = isinstance(self.rows, list | np.ndarray)
         if not whole or not all(isinstance(row, np.ndarray) and row.dtype == self.dtype for row in self.rows):
             return None
-        return Rows.of(list(self.rows))
+        return Lying.of(list(self.rows))
 
     @cached_property
     def narrow(self) -> Narrow | None:
@@ -120,7 +122,7 @@ class Source:
         kind = self.rows[0].dtype
         if not is_narrow(kind) or any(row.dtype != kind for row in self.rows):
             return None
-        lying = Rows.of([bits_of(row) for row in self.rows])
+        lying = Lying.of([bits_of(row) for row in self.rows])
         return None if lying is None else Narrow(lying, kind == BFLOAT16)
 
     def read(
@@ -145,7 +147,7 @@ class Source:
                 if isinstance(array, StoredArray):
                     array.read(start, row)
                 else:
-                    row[:] = to_host(_between(array, start, stop), None)
+                    row[:] = to_host(between(array, start, stop), None)
         return out
 
     def _read_at_once(
@@ -153,15 +155,14 @@ class Source:
     ) -> Block | None:
         """The same, in one step for all clients; None where their arrays have to be read one by one."""
         if self.narrow is not None:
-            return kernels.widened(self.narrow.part(start, stop, clients), brain=self.narrow.brain)
+            return kernels.widened(self.narrow.part(start, stop, clients, kernels), brain=self.narrow.brain)
         if hasattr(self.rows, "dtype"):
             view = self.rows[:, start:stop] if clients is None else self.rows[:, start:stop][clients]
+            if kernels.compiled and isinstance(view, np.ndarray) and view.dtype == self.dtype and _in_columns(view):
+                return _turned(view, kernels)
             with np.errstate(over="ignore"):
                 return to_host(view, self.dtype)
-        if self.in_place is None:
-            return None
-        part = self.in_place.part(start, stop)
-        return np.asarray(part if clients is None else part.taken(clients))
+        return None if self.lying is None else np.asarray(self.lying.part(start, stop, clients, kernels))
 
     @property
     def costly_to_read(self) -> bool:
@@ -170,42 +171,105 @@ class Source:
 
 
 @dataclass(frozen=True, eq=False)
+class Lying:
+    """The clients' arrays where they lie in memory: of one size and dtype, but not of one layout.
+
+    rows   the contiguous ones as rows; those of the others mean nothing. None where there is no contiguous one
+    odd    the others, one entry for each layout. They are copied some columns at a time, and again in every pass: a copy of all
+           their numbers could be as large as the data
+    kind   for every client the index of its layout in `odd`; -1 where it is contiguous
+    place  for every client its index among those of its layout
+    dtype  the dtype of all
+    """
+
+    rows: Rows | None
+    odd: tuple[Strided, ...]
+    kind: NDArray[np.intp]
+    place: NDArray[np.intp]
+    dtype: np.dtype[Any]
+
+    @staticmethod
+    def of(arrays: list[NDArray[Any]]) -> Lying | None:
+        """The arrays, with axes in the order in which they are read; None where some lie askew in memory."""
+        if not all(array.flags.aligned for array in arrays):
+            return None
+        alike = dict[tuple[int, ...] | None, list[int]]()
+        for client, array in enumerate(arrays):
+            alike.setdefault(None if array.flags.c_contiguous else array.strides, []).append(client)
+        contiguous = alike.pop(None, [])
+        kind, place, starts = np.full(len(arrays), -1), np.zeros(len(arrays), np.intp), np.zeros(len(arrays), np.int64)
+        for number, clients in enumerate(alike.values()):
+            kind[clients], place[clients] = number, np.arange(len(clients))
+        odd = tuple(Strided.of([arrays[client] for client in clients]) for clients in alike.values())
+        rows = Rows.of([arrays[client] for client in contiguous]) if contiguous else None
+        if rows is not None:
+            starts[contiguous] = rows.starts
+            rows = replace(rows, starts=starts)
+        return None if contiguous and rows is None else Lying(rows, odd, kind, place, arrays[0].dtype)
+
+    def part(self, start: int, stop: int, clients: NDArray[np.intp] | None, kernels: NumpyKernels) -> Block | Rows:
+        """Columns start to stop of the given clients (None: all of them)."""
+        chosen = np.arange(len(self.kind)) if clients is None else clients
+        rows = None if self.rows is None else self.rows.part(start, stop).taken(chosen)
+        odd = np.flatnonzero(self.kind[chosen] >= 0)
+        if rows is not None and not odd.size:
+            return rows
+        copies, kinds, places = (
+            np.empty((len(odd), stop - start), self.dtype),
+            self.kind[chosen[odd]],
+            self.place[chosen[odd]],
+        )
+        for number, arrays in enumerate(self.odd):
+            here = np.flatnonzero(kinds == number)
+            if here.size:
+                kernels.flattened(arrays.taken(places[here]), start, copies, here)
+        return copies if rows is None else rows.replaced(odd, copies)
+
+
+@dataclass(frozen=True, eq=False)
 class Narrow:
     """The clients' float16 or bfloat16 numbers.
 
-    bits   an (m, size) array of their bits, or the bits as rows where they lie
+    bits   an (m, size) array of their bits, or the arrays of their bits where they lie
     brain  whether they are bfloat16
     """
 
-    bits: Block | Rows
+    bits: Block | Lying
     brain: bool
 
-    def part(self, start: int, stop: int, clients: NDArray[np.intp] | None) -> Block:
+    def part(self, start: int, stop: int, clients: NDArray[np.intp] | None, kernels: NumpyKernels) -> Block:
         """The bits of columns start to stop of the given clients (None: all of them)."""
-        if isinstance(self.bits, Rows):
-            rows = self.bits.part(start, stop)
-            return cast(Block, rows if clients is None else rows.taken(clients))
+        if isinstance(self.bits, Lying):
+            return cast(Block, self.bits.part(start, stop, clients, kernels))
         block = self.bits[:, start:stop]
         return block if clients is None else block[clients]
+
+
+def _in_columns(matrix: NDArray[Any]) -> bool:
+    """Whether a column lies together in memory, and a row apart: every compiled kernel would copy a block of it."""
+    return bool(matrix.flags.aligned and 0 < matrix.strides[0] < matrix.strides[1])
+
+
+def _turned(block: Block, kernels: NumpyKernels) -> Block:
+    """A copy of the block whose rows are contiguous."""
+    copy = np.empty(block.shape, block.dtype)
+    kernels.flattened(Strided.of([block]), 0, copy.reshape(1, -1), np.zeros(1, np.intp))
+    return copy
 
 
 def _axes_in_memory(arrays: Sequence[Any]) -> tuple[int, ...] | None:
     """The order of axes in which most of these arrays are contiguous in memory; None where it is that of the axes."""
     if not all(isinstance(array, np.ndarray) and array.ndim > 1 for array in arrays):
         return None
-    orders = Counter(() if array.flags.c_contiguous else tuple(np.argsort(array.strides)[::-1]) for array in arrays)
-    return tuple(int(axis) for axis in orders.most_common(1)[0][0]) or None
+    as_they_come = tuple(range(arrays[0].ndim))
+    orders = Counter(as_they_come if array.flags.c_contiguous else _order(array.strides) for array in arrays)
+    order, often = orders.most_common(1)[0]
+    return None if orders[as_they_come] == often else order
 
 
-def _between(array: Any, start: int, stop: int) -> Any:
-    """The numbers from start to stop of an array. Where it is not contiguous, only the rows they lie in are copied."""
-    while array.ndim > 1 and array.shape[0] == 1:
-        array = array[0]
-    if array.ndim < 2:
-        return array.reshape(-1)[start:stop]
-    inner = int(np.prod(array.shape[1:]))
-    first = start // inner
-    return array[first : -(-stop // inner)].reshape(-1)[start - first * inner : stop - first * inner]
+def _order(strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes from the largest stride to the smallest."""
+    return tuple(sorted(range(len(strides)), key=lambda axis: -abs(strides[axis])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,8 +314,8 @@ class Mixture:
         if self._groups is None:
             return (self.matrix @ rows.astype(np.float64)).astype(rows.dtype, copy=False)
         mixed = np.empty((len(self.matrix), rows.shape[1]), rows.dtype)
-        # Some columns at a time take half of the time of small data: 1.6 ms and not 3.2 ms for a call on 50 x 7,850 numbers. Large
-        # data took a fifth more time so, 500 x 25,450 and 100 x 1,000,000 numbers alike.
+        # Some columns at a time take half of the time of small data: 1.6 ms and not 3.2 ms for a call on 50 x 7,850 numbers.
+        # Large data took a fifth more time so, 500 x 25,450 and 100 x 1,000,000 numbers alike.
         width = rows.shape[1] if kernels.compiled else max(MIXED // len(rows), LINE)
         for group in self._groups:
             single = group.members.shape[1] <= FEW_ROWS and np.abs(np.log2(group.shares)).max() <= SINGLE_ROOM
@@ -298,11 +362,16 @@ class _Distinct:
 
 @dataclass(frozen=True)
 class Span:
-    """Columns start to stop of all clients; as rows where they lie, where they are to be read so."""
+    """Columns start to stop of all clients.
+
+    lying   the arrays that hold them, where they are to be read as rows where they lie; None elsewhere
+    offset  the column of their first number
+    """
 
     start: int
     stop: int
-    rows: Rows | None = None
+    lying: Lying | None = None
+    offset: int = 0
 
     @property
     def width(self) -> int:
@@ -310,9 +379,13 @@ class Span:
 
     def parts(self, width: int) -> Iterator[Span]:
         """The span in parts of at most this many columns."""
-        for a in range(0, self.width, width):
-            b = min(a + width, self.width)
-            yield Span(self.start + a, self.start + b, None if self.rows is None else self.rows.part(a, b))
+        for a in range(self.start, self.stop, width):
+            yield replace(self, start=a, stop=min(a + width, self.stop))
+
+    def rows(self, clients: NDArray[np.intp] | None, kernels: NumpyKernels) -> Block:
+        """The given clients' rows (None: those of all), as kernels take them that take `Rows`."""
+        assert self.lying is not None
+        return cast(Block, self.lying.part(self.start - self.offset, self.stop - self.offset, clients, kernels))
 
 
 @dataclass(frozen=True)
@@ -449,11 +522,19 @@ class Updates:
         """A vector of d numbers, from the order in which they are read to that of the template."""
         if all(source.axes is None for source in self.sources):
             return vector
-        parts, offset = [], 0
+        ordered, offset = np.empty_like(vector), 0
         for source, leaf in zip(self.sources, flatten(template), strict=True):
-            parts.append(source.unflattened(vector[offset : offset + source.size], tuple(leaf.array.shape)))
-            offset += source.size
-        return np.concatenate(parts)
+            end = offset + source.size
+            there = ordered[offset:end]
+            read = Strided.of([source.unflattened(vector[offset:end], tuple(leaf.array.shape))])
+
+            def copy(start: int, there: Vector = there, read: Strided = read) -> None:
+                self.kernels.flattened(read, start, there[None, start : start + SLAB], np.zeros(1, np.intp))
+
+            for _ in shared(copy, range(0, source.size, SLAB), thread_count()):
+                pass
+            offset = end
+        return ordered
 
     # Reading.
 
@@ -521,8 +602,9 @@ class Updates:
 
         def run(span: Span) -> Gathered:
             with np.errstate(over="ignore", invalid="ignore"):  # It is set here because threads do not inherit it.
-                if span.rows is not None:
-                    return gathered(iter([kernel(cast(Block, span.rows), slice(span.start, span.stop))]))
+                if span.lying is not None:
+                    rows = span.rows(self.clients, self.kernels)
+                    return gathered(iter([kernel(rows, slice(span.start, span.stop))]))
                 slab = self.read(span.start, span.stop)
                 if slab.shape[1] <= width or (portion.bulky and self._views):
                     return gathered(iter([kernel(slab, slice(span.start, span.stop))]))
@@ -554,12 +636,14 @@ class Updates:
         spans = list[Span]()
         for stretch in self._stretches(portion):
             width = max(portion.numbers // self.m, 16)
-            if stretch.rows is not None or self._views:
+            if stretch.lying is not None or self._views:
                 # The number of parts is even and they are equal, so that two threads finish together.
                 if portion.bulky:
                     fewest = 2 if portion.parallel else 1
                     parts = min(max(stretch.width // (BULK * self.m), fewest), MOST_PARTS)
                     width = max(width, -(-stretch.width // parts))
+                if stretch.lying is not None and stretch.lying.odd:
+                    width = min(width, max(self._slab // int(np.count_nonzero(stretch.lying.kind >= 0)), LINE))
                 pairs = -(-stretch.width // (2 * width))
                 if pairs > 1 or (portion.parallel and stretch.width * self.m >= ENOUGH):
                     width = -(-stretch.width // (2 * pairs * LINE)) * LINE
@@ -575,11 +659,10 @@ class Updates:
         found, offset, previous = list[Span](), 0, None
         for source in self.sources:
             large = as_it_is and source.size * self.m >= TILE
-            rows, end = source.in_place if large else None, offset + source.size
-            if rows is not None:
-                rows = rows if self.clients is None else rows.taken(self.clients)
-                found.append(Span(offset, end, rows))
-            elif found and found[-1].rows is None and source.dtype is previous:
+            lying, end = source.lying if large else None, offset + source.size
+            if lying is not None:
+                found.append(Span(offset, end, lying, offset))
+            elif found and found[-1].lying is None and source.dtype is previous:
                 found[-1] = replace(found[-1], stop=end)
             else:
                 found.append(Span(offset, end))
@@ -600,6 +683,7 @@ class Updates:
         """Whether blocks are views of one array, so that none of them costs memory."""
         source, *others = self.sources
         as_it_is = isinstance(source.rows, np.ndarray) and source.rows.dtype == source.dtype and self.clients is None
+        as_it_is = as_it_is and not (self.kernels.compiled and _in_columns(source.rows))
         return as_it_is and not (others or self.wide or self.base or self.mixture)
 
     @property
