@@ -171,7 +171,7 @@ def admit(
         reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
     template = like
     if like is None:
-        template = clients[int(admitted[0])] if stacked else _most_usual([clients[i] for i in admitted])
+        template = clients[int(admitted[0])] if stacked else _most_usual([clients[i] for i in admitted.tolist()])
     return Admission(
         updates=matrix,
         look=look,
