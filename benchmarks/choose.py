@@ -244,7 +244,7 @@ def document(folder: Path, momentum: Path | None, figure: str, note: str) -> str
         "lie, or that nobody does, would win many ranks by differences that no user sees.",
         "",
         "```sh",
-        "fedhold arena --quick     # few clients, little data, one seed: within 5 minutes on two idle cores",
+        "fedhold arena --quick     # few clients, little data, two seeds: within 5 minutes on two idle cores",
         "fedhold arena             # the whole grid, over hours; it can be killed and goes on from there",
         "```",
         "",

@@ -24,12 +24,12 @@ def arena(
     config: Annotated[
         Path | None, Argument("A TOML file with parts of your own: rule, attack, data, partition, ...")
     ] = None,
-    quick: Annotated[bool, Option("Small data, one seed: within 5 minutes on two cores.")] = False,
+    quick: Annotated[bool, Option("Small data, two seeds: within 5 minutes on two cores.")] = False,
     rule: Annotated[list[str] | None, Option("One more rule: a spec, or module:name.")] = None,
     attack: Annotated[list[str] | None, Option("One more attack.")] = None,
     data: Annotated[list[str] | None, Option("One more data set.")] = None,
     only: Annotated[list[str] | None, Option("Keep the settings, rules or attacks with this in their names.")] = None,
-    seeds: Annotated[int | None, Option("How many; 3 unless given, 1 with --quick.")] = None,
+    seeds: Annotated[int | None, Option("How many; 3 unless given, 2 with --quick.")] = None,
     momentum: Annotated[float, Option("Of the clients' answers.")] = 0.0,
     jobs: Annotated[int, Option("Processes to run at once.")] = 2,
     cluster: Annotated[str | None, Option("Run on a Dask cluster: its scheduler's address.")] = None,

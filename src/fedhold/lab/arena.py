@@ -118,7 +118,7 @@ class Arena:
     def registered(cls, *, quick: bool = False) -> Arena:
         """Every rule and every attack of the registries.
 
-        quick  few clients with little data, one seed, two fractions of liars, and short searches, on two settings
+        quick  few clients with little data, two seeds, two fractions of liars, and short searches, on two settings
 
         >>> arena = Arena.registered(quick=True)
         >>> "krum(f={f})" in arena.rules, "median" in arena.rules, "alie" in arena.attacks
@@ -130,7 +130,7 @@ class Arena:
         attacks = tuple(sorted(usable, key=_searches))
         if quick:
             short = tuple(QUICK_SEARCHES.get(name, name) for name in attacks)
-            small = (QUICK_EPSILONS, (0,), QUICK_CLIENTS)
+            small = (QUICK_EPSILONS, (0, 1), QUICK_CLIENTS)
             return cls(QUICK_SETTINGS, rules, short, *small, left_out=left_out, by_attack=True)
         return cls(SETTINGS, rules, attacks, left_out=left_out)
 
