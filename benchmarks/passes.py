@@ -46,7 +46,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plain", action="store_true", help="plain fixed-point steps: no mixing, no Newton")
     if parser.parse_args().plain:
-        fedhold.geometry.solver.MEMORY, fedhold.geometry.solver.PATIENCE = 0, 10**9
+        fedhold.geometry.solver.ALIKE, fedhold.geometry.solver.PATIENCE = np.inf, 10**9
         del RULES["T = 0.001"], RULES["T = 0"]  # thousands of passes: the answer sits on a client
     print("| clients | eps |" + "".join(f" {rule} |" for rule in RULES))
     print("|---|---|" + "---|" * len(RULES))

@@ -336,9 +336,8 @@ def length(vector: Vector) -> float:
         square = float(vector @ vector)
     if 1e-280 < square < np.inf:
         return float(np.sqrt(square))
-    return (
-        float(lengths(vector[None])[0]) if vector.any() else 0.0
-    )  # Zeros are common: a value that is its centre exactly.
+    # Zeros are common: a value that is its centre exactly.
+    return float(lengths(vector[None])[0]) if vector.any() else 0.0
 
 
 def each(vector: Vector, function: Callable[[Vector], Vector]) -> Vector:
