@@ -80,9 +80,8 @@ EPS = float(np.finfo(np.float64).eps)
 VANISHED = 2.0**-500  # Residuals below this have squares that vanish, so that they count as 0.
 # The top eigenvalue.
 FEW = 64  # clients. Of so few, all eigenvalues take no longer than a bound on the top one.
-POWERS = (
-    12  # power steps for it. An eigenvalue of half the size is then down to 1e-4 of its part, and to 1e-8 in the bound.
-)
+# Power steps for that bound. An eigenvalue of half the size is then down to 1e-4 of its part, and to 1e-8 in the bound.
+POWERS = 12
 CLOSE = 1e-4  # relative, which makes the radius larger by half as much
 # Chords.
 ANGLES = np.linspace(-1.0, 1.0, 33)[:, None]  # values of c, exact in binary; chords this short lose about 0.1 % of H(0)
