@@ -40,6 +40,9 @@ from fedhold.cli.app import app
 from fedhold.lab import DataError, Scenario
 
 SMALL = ["23x200", "30x300"]
+OFF = (
+    2e-6  # typical distances. The tolerance of 1e-6 bounds the force that is left, which the distance follows roughly.
+)
 
 
 def quiet(_):
@@ -88,7 +91,7 @@ def test_unconverged_results_are_seen(run):
     printed, path = run
     for shape in read_results(path)["shapes"]:
         for rule in PULLS:
-            assert row_of(shape["rows"], rule, OURS)["off"] < 1e-6
+            assert row_of(shape["rows"], rule, OURS)["off"] < OFF
         lazy = row_of(shape["rows"], "geometric_median", "ByzFL")["off"]
         assert lazy > 1e-2
         assert f"ByzFL, geometric_median: {lazy:.1e}" in printed
@@ -198,7 +201,7 @@ def test_reference_agrees_with_the_library(rule, m, d):
     reference = solve(gram(X), rule)
     assert reference.weights.sum() == pytest.approx(1)
     ours = aggregate(X, rule).value
-    assert off_by(X, reference, [ours, ours + reference.typical / math.sqrt(d)]) == pytest.approx([0, 1], abs=1e-6)
+    assert off_by(X, reference, [ours, ours + reference.typical / math.sqrt(d)]) == pytest.approx([0, 1], abs=OFF)
 
 
 def test_reference_is_the_minimiser():

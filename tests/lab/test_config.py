@@ -290,6 +290,7 @@ OPTIONS = {
         "attack_target": [*NUMBERS, *FRACTIONS],
         "attack_columns": [*NUMBERS, *FRACTIONS],
         "attack_share": NUMBERS,
+        "tests": [*NUMBERS, *FRACTIONS],
     },
 }
 

@@ -11,6 +11,7 @@ import fedhold.updates.matrix
 from cases import FROM_ZERO, RESCALING, ROBUST, parameters, takes
 from fedhold import RULES, aggregate, thresholds
 from fedhold.geometry import Geometry
+from fedhold.kernels import between
 from fedhold.updates import Updates
 
 every_rule = pytest.mark.parametrize("rule", sorted(RULES))
@@ -279,7 +280,7 @@ def test_parts_of_arrays_that_are_not_contiguous(width):
     ):
         whole = array.reshape(-1)
         for start in range(0, 60, width):
-            part = fedhold.updates.matrix._between(array, start, start + width)
+            part = between(array, start, start + width)
             np.testing.assert_array_equal(part, whole[start : start + width])
 
 
