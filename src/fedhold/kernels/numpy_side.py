@@ -290,8 +290,9 @@ def _add_pairs(products: Matrix, block: Block) -> None:
     """Add <x_i, x_j> of all pairs of rows to `products`, in runs of RUN columns; `_mirror` fills in what is below the strips.
 
     BLAS has a fast way with small products, but not with a matrix times itself. So a strip of few rows is multiplied with
-    itself and the rows after it, and with one row before it, so that the last strip is no such product. Against the products of two halves, or of all rows at once, all pairs of 10
-    to 64 rows took half of the time, those of 100 rows two thirds, and those of 200 rows four fifths.
+    itself and the rows after it, and with one row before it, so that the last strip is no such product. Against the products
+    of two halves, or of all rows at once, all pairs of 10 to 64 rows took half of the time, those of 100 rows two thirds, and
+    those of 200 rows four fifths.
     """
     m = len(block)
     strip = _strip(m)
