@@ -188,7 +188,10 @@ def draw(find, figure, plan, path):
     axes[1][0].set_ylabel("minus the mean without liars")
     named = {label: line for one in axes[0] for line, label in zip(*one.get_legend_handles_labels(), strict=True)}
     if named:
-        paper.legend(named.values(), named.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+        columns = 4 if len(parts) > 2 else 2  # more would be wider than the figure
+        paper.legend(
+            named.values(), named.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize="small"
+        )
     paper.savefig(path, metadata={"Software": None})
     make_small(path)
 

@@ -207,8 +207,12 @@ def judge(claim: Claim, measurements: Measurements) -> Verdict:
 
 
 def shown(evidence: Evidence, most: int = SHOWN) -> str:
-    """How many comparisons are on which side, and those that decide: against, level, open, else the narrowest for it."""
+    """How many comparisons are on which side, and those that decide: against, level, open, else the narrowest for it.
+
+    Of the open ones, those that more seeds will not turn come first.
+    """
     sides = {side: [c for c in evidence if c.side == side] for side in ("against", "level", "open", "for")}
+    sides["open"].sort(key=lambda c: not c.hopeless)
     if len(evidence) <= most:
         named = [c for kind in sides.values() for c in kind]
     else:
