@@ -115,6 +115,24 @@ def test_standings_by_hand(tmp_path):
     assert Standings(arena, store).places(skewed=True) == []
 
 
+def test_one_answer_for_everything_keeps_nothing(tmp_path):
+    """The first model is right in 0.4 of the cases, and the most frequent class in 0.6: only what is beyond that counts."""
+    arena = replace(SMALL, rules=("mean", "median"), attacks=("ipm",), epsilons=(0.3,), settings=(EASY,), seeds=(0,))
+    store = Store(tmp_path)
+
+    def put(run, accuracy):
+        series = {"accuracy": [None] * (run.rounds - 1) + [accuracy]}
+        store.put(Result(run, series, [], None, 0.0, {}, constant=0.6))
+
+    put(arena.still(EASY, 0), 0.4)
+    for rule, attacked in (("mean", 0.6), ("median", 0.7)):
+        put(arena.experiment(EASY, rule, None, 0.0, 0), 0.8)
+        put(arena.experiment(EASY, rule, "ipm", 0.3, 0), attacked)
+    first, second = Standings(arena, store).places(skewed=False)
+    assert (first.rule, second.rule) == ("median", "mean")
+    assert (first.worst.mean, second.worst.mean) == (pytest.approx(0.5), 0.0)
+
+
 def _result(run, end, **more):
     series = {"rmse": [None] * (run.rounds - 1) + [end], "loss": [1.0] * run.rounds}
     series |= {name: [None] * (run.rounds - 1) + [value] for name, value in more.items()}

@@ -198,6 +198,7 @@ def test_images_in_every_partition(monkeypatch):
             )
         )
         assert set(result.series) >= {"accuracy", "loss"}
+        assert result.constant == np.bincount(digits.targets).max() / 80
     scenarios._prepare.cache_clear()
 
 
@@ -216,6 +217,10 @@ def test_what_is_stored_comes_back(tmp_path):
     assert store.has(result.experiment)
     back = store.get(result.experiment)
     same(back, result)
+    assert back.constant is None, "a regression has no classes"
+    store.put(replace(result, constant=0.25))
+    assert store.get(result.experiment).constant == 0.25
+    store.put(result)
     assert (back.seconds, back.environment) == (result.seconds, result.environment)
     assert [path.name for path in store.root.iterdir()] == [f"{result.experiment.key()}.json"]
 
@@ -279,6 +284,7 @@ def test_results_from_before_there_were_checksums_are_taken_with_a_note(tmp_path
         record["sha256"],
         record["infeasible"],
         record["samples"],
+        record["constant"],
         record["experiment"]["model"],
     )  # what there was not yet
     store.path(SMALL).write_text(json.dumps(record))
@@ -296,6 +302,7 @@ def test_results_from_before_there_were_checksums_are_taken_with_a_note(tmp_path
             {"series": {"rmse": ["1"] * 6}},
             {"series": {"rmse": [[]] * 6}},
         ),
+        *({"constant": "x"}, {"constant": -1.0}, {"constant": [0.5]}),
         *({"weights": 3}, {"weights": "x"}, {"experiment": []}, {"experiment": {"rule": 3}}, {"format": []}),
         {"weights": base64.b64encode(zlib.compress(bytes(10**8))).decode()},
     ],

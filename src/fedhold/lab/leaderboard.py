@@ -2,10 +2,10 @@
 
     kept = (metric - before) / (best - before)
 
-with `before` the metric of the model before learning, and `best` that of the plain mean at the end of the same rounds on the
-same data without an attack. 1 is as good as averaging among honest clients, 0 is nothing learnt or worse; it is the same scale
-for accuracies and for errors of a regression. Where a rule's bound refuses a cell, or a run fails, it keeps 0: a server that
-chose this rule would have nothing.
+with `before` the metric of the model before learning, or that of one answer for everything, the most frequent class, where that
+is better; and `best` that of the plain mean at the end of the same rounds on the same data without an attack. 1 is as good as
+averaging among honest clients, 0 is nothing learnt or worse; it is the same scale for accuracies and for errors of a
+regression. Where a rule's bound refuses a cell, or a run fails, it keeps 0: a server that chose this rule would have nothing.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ FLAT = 1e-6  # a reference that learns less than this says nothing about rules
 USUAL, SKEWED = "without label skew", "label skew"
 HOW = (
     "A number is the share that a rule keeps of what plain averaging learns where nobody lies: 1 is as good, 0 is nothing "
-    "learnt. The worst case is the least over all attacks, fractions of liars and data sets; refused cells count as 0. One "
-    "cell decides it. 'worst attack' is the least over attacks, as a mean over data sets and fractions of liars: an adversary "
-    "chooses the attack, but neither your data nor how many lie. Ranks "
-    "are among all rules in each cell, 1 the best. Rules share a rank where they differ by less than 0.01, or by less than "
-    "twice the deviation over seeds: no user would choose by that, and another seed may turn it around. In brackets: the least "
-    "and the largest over seeds. Rules marked 'told f' know the true number of liars, as no server does; without an attack "
-    "they know it is 0. 'backdoor' is the mean success of that attack, 0 the best. An attack that no rule can be tried under, "
-    "such as one on classes where there are none, is left out."
+    "learnt, no more than the first model or one answer for everything is worth. The worst case is the least over all "
+    "attacks, fractions of liars and data sets; refused cells count as 0. One cell decides it. 'worst attack' is the least "
+    "over attacks, as a mean over data sets and fractions of liars: an adversary chooses the attack, but neither your data "
+    "nor how many lie. Ranks are among all rules in each cell, 1 the best. Rules share a rank where they differ by less than "
+    "0.01, or by less than twice the deviation over seeds: no user would choose by that, and another seed may turn it "
+    "around. In brackets: the least and the largest over seeds. Rules marked 'told f' know the true number of liars, as no "
+    "server does; without an attack they know it is 0. 'backdoor' is the mean success of that attack, 0 the best. An attack "
+    "that no rule can be tried under, such as one on classes where there are none, is left out."
 )
 PLANTED = (
     "A backdoor leaves the accuracy alone, so it hardly shows among the numbers above. Its success is the share of the test "
@@ -132,7 +132,7 @@ class Standings:
         arena = self.arena
         setting, seed = arena.settings[s], arena.seeds[k]
         reference = arena.experiment(setting, "mean", None, 0.0, seed)
-        before, best = (_end(store, run) for run in (arena.still(setting, seed), reference))
+        before, best = _unlearnt(store.find(arena.still(setting, seed))), _end(store.find(reference))
         if before is None or best is None:
             return
         if abs(best - before) < FLAT:
@@ -401,9 +401,20 @@ def write_arena(directory: Path, standings: Standings, *, title: str = "The aren
     return path
 
 
-def _end(store: Store, run: Experiment) -> float | None:
-    result = store.find(run)
+def _end(result: Result | None) -> float | None:
     return None if result is None else result.end
+
+
+def _unlearnt(still: Result | None) -> float | None:
+    """What a model is worth that has learnt nothing: as it began, or with one answer for everything, if that is better.
+
+    A first model may do worse than one answer does. Liars who make a model give that answer have left nothing of what clients
+    know, and a rule must not seem to have kept some of it.
+    """
+    before = _end(still)
+    if still is None or before is None or still.constant is None:
+        return before
+    return max(before, still.constant)
 
 
 def _kept(end: float | None, before: float, best: float) -> float:

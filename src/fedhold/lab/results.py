@@ -37,6 +37,7 @@ class Result:
     environment  the versions and the machine it was computed with
     infeasible   why the experiment cannot be run, such as a rule's bound on m and f; "" where it was. The series are then empty
     samples      the clients' n_i, for runs that keep their weights
+    constant     the accuracy of the same answer for every test sample, the most frequent class; None where there are no classes
     """
 
     experiment: Experiment
@@ -47,6 +48,7 @@ class Result:
     environment: dict[str, str]
     infeasible: str = ""
     samples: list[int] | None = None
+    constant: float | None = None
 
     @property
     def metric(self) -> str:
@@ -175,13 +177,16 @@ class Store:
             series, weights = record["series"], _unpacked(record["weights"], (experiment.rounds, experiment.m))
             infeasible, samples = str(record.get("infeasible", "")), record.get("samples")
             whole = record["format"] == FORMAT and bool(series) != bool(infeasible)
+            constant = record.get("constant")
             whole = whole and (samples is None or len(samples) == experiment.m)
+            whole = whole and (constant is None or 0 < constant <= 1)
             if not whole or not all(_curve(values, experiment.rounds) for values in series.values()):
                 return None
             return Result(
                 *(experiment, series, record["byzantine"], weights, record["seconds"], record["environment"]),
                 infeasible=infeasible,
                 samples=samples,
+                constant=constant,
             )
         except (AttributeError, KeyError, TypeError, ValueError, zlib.error):
             return None

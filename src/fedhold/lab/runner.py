@@ -21,6 +21,7 @@ from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.results import Result, Store, environment
 from fedhold.lab.scenarios import prepare
+from fedhold.lab.tasks import Measurable, Task
 from fedhold.report import ProgressLines
 
 
@@ -41,9 +42,9 @@ def run(
     options, m, seed = Options.of(experiment), experiment.m, experiment.seed
     byzantine = np.zeros(m, dtype=bool)
     byzantine[chance(seed, Purpose.BYZANTINE).permutation(m)[: experiment.liars]] = True
-    reason, learnt, counts = "", None, None
+    reason, learnt, counts, constant = "", None, None, None
     try:
-        learnt, counts = _learnt(experiment, options, byzantine, checkpoint, on_round)
+        learnt, counts, constant = _learnt(experiment, options, byzantine, checkpoint, on_round)
     except InfeasibleError as refusal:
         reason = str(refusal)
     kept = None if learnt is None or not options.keep_weights else learnt.weights
@@ -56,6 +57,7 @@ def run(
         environment=environment(),
         infeasible=reason,
         samples=None if kept is None or counts is None else counts.tolist(),
+        constant=constant,
     )
 
 
@@ -65,8 +67,8 @@ def _learnt(
     byzantine: Mask,
     checkpoint: Path | None,
     on_round: Callable[[Round], None] | None,
-) -> tuple[Federated, Counts]:
-    """What the run has learnt, and the clients' n_i."""
+) -> tuple[Federated, Counts, float | None]:
+    """What the run has learnt, the clients' n_i, and the accuracy of one answer for all."""
     m, seed = experiment.m, experiment.seed
     scenario = prepare(
         *(experiment.data, experiment.partition, m, seed, options.data, options.partition),
@@ -78,11 +80,21 @@ def _learnt(
         **{"rounds": experiment.rounds, "step": experiment.step, "seed": seed, "checkpoint": checkpoint},
         **{"on_round": on_round, **options.loop},
     }
+    task, shards = scenario.task, scenario.shards
     consensus = rsa_parameters(experiment.rule)
     if consensus is not None:
-        return rsa(scenario.task, scenario.shards, **consensus, **common), scenario.shards.counts
-    learnt = federate(scenario.task, scenario.shards, rule=experiment.rule, **common)
-    return learnt, scenario.shards.counts
+        learnt = rsa(task, shards, **consensus, **common)
+    else:
+        learnt = federate(task, shards, rule=experiment.rule, **common)
+    return learnt, shards.counts, _constant(task)
+
+
+def _constant(task: Task) -> float | None:
+    """The accuracy of the same answer for every test sample, the most frequent class; None where there are no classes."""
+    if not isinstance(task, Measurable) or task.samples.targets.dtype.kind not in "iu":
+        return None
+    _, counts = np.unique(task.samples.targets, return_counts=True)
+    return float(counts.max() / counts.sum())
 
 
 def _series(learnt: Federated) -> dict[str, list[float | None]]:

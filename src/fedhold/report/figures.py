@@ -17,6 +17,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")  # the shapes of the page's markers
 ROWS, ROW = 4, 0.18  # of a legend that a figure of that size has room for, and the inches of a further one
 NARROW = 32  # letters of names that fit beside each other
 LETTERS = 72  # of a title that fit into a line
+KEY = 5  # letters: as long as a line must be in the legend for its dashes to be seen beside its marker
 
 
 def can_plot() -> bool:
@@ -71,7 +72,8 @@ def _chart(paper: Any, axes: Any, chart: Drawing) -> None:
         axes.axvline(chart.marked, color="grey", linestyle="dashed", linewidth=1)
     axes.set(xlim=(-0.02, 1.02), ylabel=chart.axis)
     axes.grid(alpha=0.3)
-    paper.legend(handles=keys, loc="outside lower center", ncols=_columns(chart), frameon=False, fontsize="small")
+    place: dict[str, Any] = {"loc": "outside lower center", "ncols": _columns(chart), "frameon": False}
+    paper.legend(handles=keys, handlelength=KEY, fontsize="small", **place)
 
 
 def _columns(chart: Drawing) -> int:
