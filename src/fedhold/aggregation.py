@@ -128,15 +128,16 @@ def warm_up(
     parameters  those of the rule: f=..., threshold=..., ...
 
     It aggregates made-up updates. Compiled code stays on disk, so that this takes seconds once per machine, and a few tenths of
-    one in later processes. Without numba (the extra `fast`), for updates too small for compiled code, and for rules of your
-    own there is nothing to do.
+    one in later processes. Without numba (the extra `fast`), for updates too small for compiled code (four million numbers of
+    all clients, or a sixteenth of that for rules that order columns), and for rules of your own there is nothing to do.
 
     >>> warm_up("krum", f=2, clients=10, numbers=1000)
     """
     clients = integer(clients, "clients", at_least=1)
     size = -(-ENOUGH // clients)
+    size = size if numbers is None else min(integer(numbers, "numbers"), size)
     stages = parse(rule, parameters)
-    if not worth_compiling(clients * (size if numbers is None else integer(numbers, "numbers"))):
+    if not worth_compiling(clients * size, ordering=True):
         return
     if not all(stage.is_ours for stage in stages):
         return
@@ -217,15 +218,15 @@ def _wanted(stages: Sequence[Stage], updates: Updates, samples: Weights, rejecte
     for stage in stages:
         rows = stage.check(rows)
     *mixings, final = stages
-    compiled, by_columns = updates.kernels.compiled, final.declared.view == "columns"
-    if by_columns and not mixings and not final.takes("rng") and (updates.costly_to_read or compiled):
+    by_columns = final.declared.view == "columns"
+    if by_columns and not mixings and not final.takes("rng") and (updates.costly_to_read or updates.ordering.compiled):
         everyone = final.among(updates.m, rejected)  # The row is used only if all of these clients are admitted.
         try:
             rule: Columnwise = everyone.function(Geometry(updates, np.ones(updates.m)), **everyone.parameters)
         except ValueError:  # The rule raises it again when it runs on the admitted clients.
             return None
         return rule
-    few = FEW if compiled else FEW_OF_SMALL
+    few = FEW if updates.kernels.compiled else FEW_OF_SMALL
     in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else few
     saves_passes = updates.m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
     if saves_passes or (updates.few_pairs and any(stage.declared.pairs for stage in stages)):

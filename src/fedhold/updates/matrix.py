@@ -427,6 +427,12 @@ class Updates:
         """The kernels to use for data of this size."""
         return kernels_for(self.m * self.d)
 
+    @cached_property
+    def ordering(self) -> NumpyKernels:
+        """The kernels to use for order statistics of data of this size, whatever a mixture makes of it."""
+        # Compiled code orders as many columns at a time as a line has, and would take longer than NumPy for very few.
+        return self.kernels if self.d < LINE else kernels_for(self._rows * self.d, ordering=True)
+
     @property
     def resolution(self) -> float:
         """The relative rounding error of one number as it is read."""

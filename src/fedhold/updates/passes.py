@@ -97,7 +97,7 @@ def column_row(updates: Updates, rule: Columnwise) -> Vector:
     """The row that a column rule makes from the updates."""
     plain = replace(updates, wide=False)
     chosen = plain if rule.clients is None else plain.take(rule.clients)
-    row, kernels = chosen.zeros(), chosen.kernels
+    row, kernels = chosen.zeros(), updates.ordering
 
     def write(block: Block, at: slice) -> None:
         row[at] = rule.row_of(kernels, block)
@@ -191,7 +191,7 @@ class _Looked(Sums):
 
 def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     """The first pass over the data. It assumes that all clients will be admitted; see `FirstLook.of`."""
-    kernels, m = updates.kernels, updates.m
+    kernels, m = updates.ordering if isinstance(wanted, Columnwise) else updates.kernels, updates.m
     row = updates.zeros() if isinstance(wanted, Columnwise | Centre) else None
     centre = wanted if isinstance(wanted, Centre) else None
     client = _central_client(updates, wanted)
