@@ -64,6 +64,7 @@ MOST_PAIRED = 4096  # clients, of which all pairs are 134 MB
 SAMPLE_RUN = 32  # columns per run of a sample, or fewer if there are not as many: whole cache lines
 SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
 DOUBLE_ROOM = 400  # the same for float64
+SINGLE, DOUBLE = 2.0**-23, 2.0**-52  # the relative rounding errors of float32 and float64
 MIXED = 2**17  # numbers of all clients that are added up to new rows at a time
 FEW_ROWS = 4  # A sum of up to this many rows is about as exact in their own precision as in float64.
 
@@ -87,10 +88,10 @@ class Source:
     @staticmethod
     def of(rows: Any, size: int) -> Source:
         """A source that is read in float32 where no client's dtype has more digits."""
-        stacked = hasattr(rows, "dtype")
-        names = {dtype_name(rows)} if stacked else {dtype_name(row) for row in rows}
-        wide = any(compute_dtype(name) is np.float64 for name in names)
-        axes = None if stacked else _axes_in_memory(rows)
+        if hasattr(rows, "dtype"):
+            return Source(rows, size, compute_dtype(dtype_name(rows)))
+        wide = any(compute_dtype(name) is np.float64 for name in {dtype_name(row) for row in rows})
+        axes = _axes_in_memory(rows)
         rows = rows if axes is None else [row.transpose(axes) for row in rows]
         return Source(rows, size, np.float64 if wide else np.float32, axes)
 
@@ -436,8 +437,7 @@ class Updates:
     @property
     def resolution(self) -> float:
         """The relative rounding error of one number as it is read."""
-        single = not self.wide and any(source.dtype is np.float32 for source in self.sources)
-        return float(np.finfo(np.float32 if single else np.float64).eps)
+        return SINGLE if not self.wide and any(source.dtype is np.float32 for source in self.sources) else DOUBLE
 
     # The same updates, read in another way.
 
@@ -584,7 +584,8 @@ class Updates:
         if self.d <= 2 * columns:
             return self.read(0, self.d)
         run = min(SAMPLE_RUN, columns)
-        starts = np.linspace(0, self.d - run, columns // run).astype(int)
+        runs, last = columns // run, self.d - run
+        starts = [k * last // max(runs - 1, 1) for k in range(runs)]
         return self.joined([(a, a + run) for a in starts])
 
     def joined(self, spans: list[tuple[int, int]]) -> Block:
