@@ -513,6 +513,9 @@ class Updates:
     def row(self, client: int) -> Vector:
         """One client's update."""
         row = self.zeros()
+        if self._views:
+            row[:] = self.sources[0].rows[client]
+            return row
 
         def copy(block: Block, columns: slice) -> None:
             row[columns] = block[0]
@@ -546,6 +549,8 @@ class Updates:
 
     def read(self, start: int, stop: int) -> Block:
         """Columns start to stop of every row, in the dtype to compute in. The block may be a view: never write to it."""
+        if self._views:
+            return cast(Block, self.sources[0].rows[:, start:stop])
         parts, offset = [], 0
         for source in self.sources:
             low, high = max(start - offset, 0), min(stop - offset, source.size)
@@ -590,8 +595,6 @@ class Updates:
 
     def joined(self, spans: list[tuple[int, int]]) -> Block:
         """The columns of several spans, side by side."""
-        if self._views:
-            return np.concatenate([self.sources[0].rows[:, start:stop] for start, stop in spans], axis=1)
         return np.concatenate([self.read(*span) for span in spans], axis=1)
 
     # Passes.
