@@ -220,7 +220,7 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
         lengths[:], usual = False, False
     if not usual:
         odd = np.flatnonzero(~lengths)
-        parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.squaring())
+        parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.looking())
         magnitudes[odd] = np.maximum.reduce(list(parts), axis=0)  # This propagates NaN.
     return FirstLook(magnitudes, lengths, reference, around, found.pairs, row, found.row_products, centre)
 
@@ -404,7 +404,7 @@ def sampled_gram(updates: Updates, columns: NDArray[np.intp]) -> Matrix:
 def signs_of(updates: Updates) -> Signs:
     """How many numbers of every client are above 0, and how many below."""
     kernels = updates.kernels
-    return updates.sum(lambda block, _: kernels.signs(block), kernels.squaring())
+    return updates.sum(lambda block, _: kernels.signs(block), kernels.looking())
 
 
 # Distances.
@@ -491,7 +491,7 @@ def summed(updates: Updates, measure: Callable[[Block, slice], Any]) -> NDArray[
             )
         return found
 
-    return replace(updates, wide=False).sum(kernel, updates.kernels.squaring())
+    return replace(updates, wide=False).sum(kernel, updates.kernels.looking())
 
 
 def images(updates: Updates, rows: Matrix, anchor: Vector | None) -> Matrix:
