@@ -41,7 +41,8 @@ FEW, FEW_OF_SMALL = 32, 64
 # more passes that they save; both grow with the square of their number.
 PAIRED = 1500
 TIE = 1e-9  # A distance this close to its threshold, relatively, counts as at the threshold.
-STATUSES = ("kept", "clipped", "dropped", "rejected")
+STATUSES = np.array(["kept", "clipped", "dropped", "rejected"])
+KEPT, CLIPPED, DROPPED, REJECTED = range(4)  # the place of each among them
 COLUMNS = ("client", "status", "weight", "share", "distance", "threshold", "samples", "reason")
 SHOWN = 40  # rows of a printed table, half from each end
 
@@ -128,15 +129,16 @@ def warm_up(
     parameters  those of the rule: f=..., threshold=..., ...
 
     It aggregates made-up updates. Compiled code stays on disk, so that this takes seconds once per machine, and a few tenths of
-    one in later processes. Without numba (the extra `fast`), for updates too small for compiled code, and for rules of your
-    own there is nothing to do.
+    one in later processes. Without numba (the extra `fast`), for updates too small for compiled code (four million numbers of
+    all clients, or a sixteenth of that for rules that order columns), and for rules of your own there is nothing to do.
 
     >>> warm_up("krum", f=2, clients=10, numbers=1000)
     """
     clients = integer(clients, "clients", at_least=1)
     size = -(-ENOUGH // clients)
+    size = size if numbers is None else min(integer(numbers, "numbers"), size)
     stages = parse(rule, parameters)
-    if not worth_compiling(clients * (size if numbers is None else integer(numbers, "numbers"))):
+    if not worth_compiling(clients * size, ordering=True):
         return
     if not all(stage.is_ours for stage in stages):
         return
@@ -217,15 +219,15 @@ def _wanted(stages: Sequence[Stage], updates: Updates, samples: Weights, rejecte
     for stage in stages:
         rows = stage.check(rows)
     *mixings, final = stages
-    compiled, by_columns = updates.kernels.compiled, final.declared.view == "columns"
-    if by_columns and not mixings and not final.takes("rng") and (updates.costly_to_read or compiled):
+    by_columns = final.declared.view == "columns"
+    if by_columns and not mixings and not final.takes("rng") and (updates.costly_to_read or updates.ordering.compiled):
         everyone = final.among(updates.m, rejected)  # The row is used only if all of these clients are admitted.
         try:
             rule: Columnwise = everyone.function(Geometry(updates, np.ones(updates.m)), **everyone.parameters)
         except ValueError:  # The rule raises it again when it runs on the admitted clients.
             return None
         return rule
-    few = FEW if compiled else FEW_OF_SMALL
+    few = FEW if updates.kernels.compiled else FEW_OF_SMALL
     in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else few
     saves_passes = updates.m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
     if saves_passes or (updates.few_pairs and any(stage.declared.pairs for stage in stages)):
@@ -353,31 +355,30 @@ def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Cli
     """One row per client, including the rejected ones."""
     m, admitted = len(admission.reasons), admission.admitted
 
-    def for_everyone(known: Vector | None, otherwise: Vector) -> Vector:
-        if known is not None:
-            otherwise[admitted] = known
-        return otherwise
+    def for_everyone(known: NDArray[Any], otherwise: Vector | float) -> NDArray[Any]:
+        if len(admitted) == m:
+            return known.copy()
+        column = np.empty(m, known.dtype)
+        column[:] = otherwise
+        column[admitted] = known
+        return column
 
-    thresholds = account.thresholds
+    distances, thresholds = geometry.real(account.distances), account.thresholds
+    statuses = np.where(account.takes_part, KEPT, DROPPED)
     if thresholds is not None:
         thresholds = np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds))
-    distances = for_everyone(geometry.real(account.distances), np.full(m, np.nan))
-    limits = for_everyone(thresholds, np.full(m, np.nan))
-    weights = np.full(len(admitted), np.nan) if account.weights is None else account.weights
-    statuses = np.full(m, STATUSES.index("rejected"))
-    statuses[admitted] = np.where(account.takes_part, STATUSES.index("kept"), STATUSES.index("dropped"))
-    if thresholds is not None:
-        beyond = (statuses == STATUSES.index("kept")) & (distances / (1 + TIE) > limits)
-        statuses[beyond] = STATUSES.index("clipped")
+        statuses[account.takes_part & (distances / (1 + TIE) > thresholds)] = CLIPPED
+    unknown = np.full(len(admitted), np.nan)
+    weights = unknown if account.weights is None else account.weights
     return Clients(
         indices=np.arange(m),
-        statuses=np.array(STATUSES)[statuses],
+        statuses=STATUSES[for_everyone(statuses, REJECTED)],
         reasons=admission.reasons,
-        distances=distances,
-        thresholds=limits,
-        weights=for_everyone(weights, np.zeros(m)),
-        shares=for_everyone(_shares(weights, admission.samples), np.zeros(m)),
-        samples=for_everyone(admission.samples, admission.claimed.copy()),
+        distances=for_everyone(distances, np.nan),
+        thresholds=for_everyone(unknown if thresholds is None else thresholds, np.nan),
+        weights=for_everyone(weights, 0.0),
+        shares=for_everyone(unknown if account.weights is None else _shares(weights, admission.samples), 0.0),
+        samples=for_everyone(admission.samples, admission.claimed),
     )
 
 

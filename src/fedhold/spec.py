@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from numbers import Integral
 from typing import Any
 
@@ -116,7 +116,7 @@ class Stage:
                 what = "f, the number of Byzantine clients it must withstand" if name == "f" else name
                 raise TypeError(f"{self.name} needs {what}. Pass {name}=..., or use {DEFAULT!r}, which needs nothing.")
 
-    @property
+    @cached_property
     def declared(self) -> Declaration:
         """What the function declares about itself."""
         return declaration_of(self.function)
@@ -126,7 +126,7 @@ class Stage:
         """Whether the function is one of the registries': what a user's own does not declare is not known."""
         return {**RULES, **MIXINGS}.get(self.name) is self.function
 
-    @property
+    @cached_property
     def f(self) -> int | None:
         """How many liars it is to withstand: the f given, or the function's default; None where neither is a whole number."""
         known = _parameters_of(self.function).get("f")

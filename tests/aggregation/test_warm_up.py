@@ -25,10 +25,11 @@ def kernels():
     return {(name, types) for name, f in vars(numba_side).items() if isinstance(f, Dispatcher) for types in f.signatures}
 
 rule, m, dtype = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-warm_up(rule, clients=m, dtype=dtype)
+size = 2**int(sys.argv[4]) // m + 100
+warm_up(rule, clients=m, numbers=size, dtype=dtype)
 ahead = kernels()
 assert ahead, "nothing was compiled"
-X = 5 + np.random.default_rng(1).standard_normal((m, 2**22 // m + 100)).astype(dtype)
+X = 5 + np.random.default_rng(1).standard_normal((m, size)).astype(dtype)
 for updates in (X, list(X), [{"a": row[:-7], "b": row[-7:]} for row in X]):
     result = aggregate(updates, rule)
     if result.certificate is not None:
@@ -37,10 +38,12 @@ print(kernels() - ahead)
 """
 
 
-@pytest.mark.parametrize(("rule", "m"), [("huber", 100), ("spectral_huber", 40)])
-def test_nothing_is_left_to_compile(rule, m):
+@pytest.mark.parametrize(
+    ("rule", "m", "numbers"), [("huber", 100, 22), ("spectral_huber", 40, 22), ("median", 50, 18)]
+)
+def test_nothing_is_left_to_compile(rule, m, numbers):
     run = subprocess.run(
-        [sys.executable, "-c", COMPILED, rule, str(m), "float32"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", COMPILED, rule, str(m), "float32", str(numbers)], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "set()"
@@ -48,7 +51,7 @@ def test_nothing_is_left_to_compile(rule, m):
 
 @pytest.fixture
 def warmed(monkeypatch):
-    """The shapes of what warm_up aggregates, where a thousand numbers are enough for compiled code."""
+    """The shapes of what warm_up aggregates, where a thousand numbers are enough for compiled code, and 63 to order them."""
     shapes, aggregate = [], aggregation.aggregate
 
     def recording(updates, *rest, **more):
@@ -62,17 +65,18 @@ def warmed(monkeypatch):
 
 
 def test_what_compiled_code_would_not_be_used_for_is_not_tried(warmed):
-    warm_up(clients=10, numbers=99)
+    warm_up(clients=10, numbers=6)
     warm_up(lambda geometry: np.full(geometry.m, 1 / geometry.m))
     assert warmed == []
-    warm_up(clients=10, numbers=100)
+    warm_up(clients=10, numbers=7)
+    warm_up(clients=10, numbers=1000)
     warm_up("fl_trust", clients=7)  # It needs a root.
-    assert warmed == [(10, 100), (7, 143)]
+    assert warmed == [(10, 7), (10, 100), (7, 143)]
     with pytest.raises(InfeasibleError):
         warm_up("krum(f=5)", clients=10)
 
 
-@pytest.mark.parametrize(("size", "expected"), [(100, [(10, 100)]), (99, [])])
+@pytest.mark.parametrize(("size", "expected"), [(7, [(10, 7)]), (6, [])])
 def test_the_strategy_warms_up_once_before_its_first_round(size, expected, warmed):
     arrays = ArrayRecord({"w": Array(np.zeros(size, np.float32))})
     RobustStrategy("median").start(LocalGrid(client_app(), 10), arrays, num_rounds=2, timeout=0.02)

@@ -44,6 +44,29 @@ def test_lists_and_dicts_give_what_a_matrix_gives(rule, rejected):
         np.testing.assert_allclose(found.clients.distances, whole.clients.distances, rtol=1e-5)
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_clients_too_large_to_be_squared_are_measured(rule):
+    X = (np.random.default_rng(0).standard_normal((M, D)) + 3).astype(np.float32)
+    X[:2] *= 1e30
+    whole = aggregate(X, rule, **RULES[rule])
+    for given in ([x.copy() for x in X], as_dicts(X)):
+        found = aggregate(given, rule, **RULES[rule])
+        np.testing.assert_allclose(found.clients.distances, whole.clients.distances, rtol=1e-5)
+
+
+def test_what_looks_at_blocks_itself_gets_arrays():
+    X = (np.random.default_rng(0).standard_normal((M, D)) + 3).astype(np.float32)
+
+    def most_above_zero(geometry):
+        votes = geometry.sum_over_columns(lambda block, _: (block > 0).sum(axis=1))
+        return (np.arange(geometry.m) == votes.argmax()) * 1.0
+
+    for rule in ("sign_guard", most_above_zero):
+        expected = aggregate(X, rule)
+        for given in ([x.copy() for x in X], as_dicts(X)):
+            np.testing.assert_allclose(aggregate(given, rule).weights, expected.weights, atol=1e-6)
+
+
 def test_one_client_in_another_layout_changes_nothing():
     X = (np.random.default_rng(1).standard_normal((M, D)) + 3).astype(np.float32)
     plain, odd = as_dicts(X), as_dicts(X)

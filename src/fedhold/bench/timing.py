@@ -174,7 +174,7 @@ def measure(
     reference  whether the error of the rules that iterate is measured as well
     """
     runners = [_Runner(contender, X) for contender in _contenders(rules, peers)]
-    if worth_compiling(X.size):
+    if worth_compiling(X.size, ordering=True):
         for rule in rules:
             watch(f"{rule}, once for the compiler")
             OWN[rule](X, liars(len(X)))

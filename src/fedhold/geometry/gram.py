@@ -67,8 +67,8 @@ class Gram:
 
         origin  the products of the points with one more point, around r, which gets what the weights lack to 1
         """
-        towards = self.matrix @ weights
-        size = float(weights @ towards)
+        towards = self.matrix.dot(weights)
+        size = float(weights.dot(towards))
         reach = sqrt(abs(size))
         if origin is not None:
             rest = 1 - float(weights.sum())
@@ -76,7 +76,7 @@ class Gram:
             towards += rest * origin.along
             reach = float(weights @ self.away) + abs(rest) * sqrt(origin.size)
         squares = self.matrix.diagonal() - 2 * towards + size
-        if squares.min() > TRUSTED * resolution * (self.farthest + reach) ** 2:
+        if np.minimum.reduce(squares) > TRUSTED * resolution * (self.farthest + reach) ** 2:
             return np.sqrt(squares)
         doubtful = TRUSTED * resolution * np.square(self.away + reach)
         return np.sqrt(squares) if (squares > doubtful).all() else None

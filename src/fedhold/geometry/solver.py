@@ -100,26 +100,27 @@ def solve(
     max_iterations  the most steps to make
     """
     weights, caution, missed = start, CAUTION, np.inf
-    past = _Past(geometry.m)
-    if COARSE * middle(geometry.distances(weights)) < geometry.rounding:
+    past, distances = _Past(geometry.m), geometry.distances(start)
+    if COARSE * middle(distances) < geometry.rounding:
         geometry = geometry.widened()  # With so large an offset, float32 distances to a float32 centre are too rough.
+        distances = geometry.distances(start)
     for iteration in range(1, max_iterations + 1):
-        distances = geometry.distances(weights)
+        distances = distances if iteration == 1 else geometry.distances(weights)
         thresholds = thresholds_at(distances)
         pulls = pulls_at(geometry.shares, thresholds, distances)
-        bound = tol * float(pulls @ distances)  # A pull times its distance is n_i min(T_i, d_i).
-        total = float(pulls.sum())
+        bound = tol * float(pulls.dot(distances))  # A pull times its distance is n_i min(T_i, d_i).
+        total = float(np.add.reduce(pulls))
         target = pulls / total
         gap = target - weights
         # At its own centre c, w leaves no force: sum_i w_i (X_i - c) = 0. So the force of the pulls is that of their
         # differences to it, which is at most the sum of their lengths.
-        most = total * float(np.abs(gap) @ distances)
+        most = total * float(np.abs(gap).dot(distances))
         if most <= bound:
             return Solved(weights, thresholds, True, iteration, most, geometry.measured(weights))
         # Residuals of different clients are nearly orthogonal in many dimensions, so this is close to the left side. Where
         # they are not, the estimate is too small, and `caution` is raised accordingly.
         away = gap * distances
-        estimate = total * sqrt(away @ away)
+        estimate = total * sqrt(away.dot(away))
         known = geometry.known_force(weights, pulls) if estimate <= bound else None
         if known is not None and known <= bound:
             return Solved(weights, thresholds, True, iteration, known)
@@ -215,16 +216,16 @@ class _Past:
             oldest = self.steps % MEMORY
             self.directions[oldest] = self.moves[oldest] = 0
             change, move = gap - self.gap, target - self.target
-            size = sqrt(change @ change)
-            along = self.directions @ change
-            change -= along @ self.directions
-            left = sqrt(change @ change)
+            size = sqrt(change.dot(change))
+            along = self.directions.dot(change)
+            change -= along.dot(self.directions)
+            left = sqrt(change.dot(change))
             if left > ALIKE * size:
                 self.directions[oldest] = change / left
-                self.moves[oldest] = (move - along @ self.moves) / left
+                self.moves[oldest] = (move - along.dot(self.moves)) / left
         self.steps, self.target, self.gap = self.steps + 1, target, gap
-        mixture = np.maximum(target - (self.directions @ gap) @ self.moves, 0)
-        return mixture / mixture.sum()
+        mixture = np.maximum(target - self.directions.dot(gap).dot(self.moves), 0)
+        return mixture / np.add.reduce(mixture)
 
 
 # Newton's method in the span of the clients, for centres to which the fixed point converges slowly: on a client, or on a line

@@ -35,6 +35,7 @@ __all__ = [
     "host",
     "is_array",
     "is_dask",
+    "is_plain",
     "kind",
     "largest",
     "length",
@@ -175,6 +176,7 @@ class Strided:
 
 LARGEST = float(np.finfo(np.float64).max)
 NO_ARRAYS = (list, tuple, dict, np.generic, type)  # Every library would be asked about them, in turn.
+NO_DASK = (np.ndarray, *NO_ARRAYS)
 LARGEST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127
 
 
@@ -185,7 +187,12 @@ def is_array(thing: object) -> bool:
 
 def is_dask(thing: object) -> bool:
     """Whether `thing` is a Dask array. This never imports Dask."""
-    return not isinstance(thing, (np.ndarray, *NO_ARRAYS)) and bool(api.is_dask_array(thing))
+    return not isinstance(thing, NO_DASK) and bool(api.is_dask_array(thing))
+
+
+def is_plain(array: Any) -> bool:
+    """Whether it is an array of NumPy already, and of a dtype of NumPy itself: the bfloat16 of others is not."""
+    return type(array) is np.ndarray and array.dtype.isbuiltin == 1
 
 
 def dtype_name(array: Any) -> str:
@@ -225,6 +232,8 @@ def host(array: Any) -> Any:
 
     Raises the library's own error for what cannot be read: sparse layouts, dtypes that NumPy lacks, arrays without data.
     """
+    if is_plain(array):
+        return array
     if api.is_torch_array(array):
         array = array.detach().resolve_conj().resolve_neg()
         if array.device.type == "meta":
@@ -243,11 +252,11 @@ def host(array: Any) -> Any:
 
 def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
     """Any array as a NumPy array of `dtype` (None: of its own); this is free if it is one already."""
-    if api.is_torch_array(block):
+    if isinstance(block, np.ndarray):
+        block = widened(bits_of(block), brain=block.dtype == BFLOAT16) if is_narrow(block.dtype) else block
+    elif api.is_torch_array(block):
         block = block.float() if dtype_name(block) == "bfloat16" else block
         block = block.cpu().numpy()
-    if isinstance(block, np.ndarray) and is_narrow(block.dtype):
-        block = widened(bits_of(block), brain=block.dtype == BFLOAT16)
     return np.asarray(block, dtype=dtype)
 
 

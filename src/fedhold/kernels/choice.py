@@ -11,16 +11,19 @@ from fedhold.kernels.numpy_side import NUMPY, NumpyKernels
 __all__ = ["ENOUGH", "kernels_for", "numba_version", "worth_compiling"]
 
 ENOUGH = 2**22  # numbers. Compiled code then saves 5 to 10 ms per call, which pays for half a second of importing it.
+# A sixteenth of them is enough for order statistics, which compiled code makes in a third to a tenth of NumPy's time: the
+# trimmed mean of 50 x 7,850 numbers takes 0.4 ms and not 1 ms, that of 10 x 100,000 numbers 0.6 ms and not 6 ms.
+EASED = 16
 
 
-def kernels_for(numbers: int) -> NumpyKernels:
-    """The kernels to use on this many numbers."""
-    return _compiled() if worth_compiling(numbers) else NUMPY
+def kernels_for(numbers: int, *, ordering: bool = False) -> NumpyKernels:
+    """The kernels to use on this many numbers; with `ordering`, those to use for order statistics."""
+    return _compiled() if worth_compiling(numbers, ordering=ordering) else NUMPY
 
 
-def worth_compiling(numbers: int) -> bool:
-    """Whether numba is installed, and worth using for this many numbers."""
-    return numbers >= ENOUGH and _has_numba()
+def worth_compiling(numbers: int, *, ordering: bool = False) -> bool:
+    """Whether numba is installed, and worth using for this many numbers, or for order statistics of them."""
+    return numbers * (EASED if ordering else 1) >= ENOUGH and _has_numba()
 
 
 @cache

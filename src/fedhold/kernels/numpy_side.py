@@ -58,8 +58,12 @@ class NumpyKernels:
 
     # How much to hand over at a time.
 
+    def looking(self) -> Portion:
+        """For largest, signs and the functions of users. They take arrays alone, in compiled passes, too, and never `Rows`."""
+        return Portion(2**20, parallel=True)
+
     def squaring(self, *, around: bool = False) -> Portion:
-        """For largest and squares, which look at every number once; squares `around` a place make a copy of the block."""
+        """For squares, which look at every number once; squares `around` a place make a copy of the block."""
         return self.measuring() if around else self.sweeping()
 
     def sweeping(self) -> Portion:

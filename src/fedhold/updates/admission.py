@@ -23,6 +23,7 @@ from fedhold.kernels import (
     host,
     is_array,
     is_dask,
+    is_plain,
     kind,
     largest,
     middle,
@@ -135,11 +136,7 @@ def admit(
     clients = _clients(updates)
     stacked = is_array(updates)
     reasons = [""] * len(clients)
-    # All rows of one array have the same structure, so the first one stands for all.
-    leaves: list[list[Leaf] | None] = [flatten(clients[0])] if stacked else []
-    signatures: list[Signature | None] = [None if own is None else signature(own) for own in leaves]
-    if not stacked:
-        leaves, signatures = _flattened(clients, reasons)
+    leaves, signatures = _stacked(clients) if stacked else _flattened(clients, reasons)
     expected = _expected(signatures, like)
     for i, own in enumerate(signatures):
         if own is not None and own != expected:
@@ -212,8 +209,6 @@ def _is_flat(update: object) -> bool:
 
 def _clients(updates: object) -> Sequence[Any]:
     """The updates as a sequence with one entry per client."""
-    if isinstance(updates, Mapping):
-        raise TypeError("updates must be an array or a list with one update per client. Pass list(updates.values()).")
     if is_dask(updates):
         from fedhold.updates.cluster import require_blocks
 
@@ -227,6 +222,8 @@ def _clients(updates: object) -> Sequence[Any]:
             )
         if kind(updates) not in AGGREGABLE:
             raise TypeError(f"updates of dtype {kind(updates)} cannot be aggregated. Pass floats or integers.")
+    elif isinstance(updates, Mapping):
+        raise TypeError("updates must be an array or a list with one update per client. Pass list(updates.values()).")
     elif not isinstance(updates, list | tuple):
         raise TypeError(f"updates are a {type(updates).__name__}. Pass an array or a list with one update per client.")
     if len(updates) == 0:  # type: ignore[arg-type]
@@ -275,6 +272,12 @@ class _Walked:
         return leaves
 
 
+def _stacked(rows: Sequence[Any]) -> tuple[list[list[Leaf] | None], list[Signature | None]]:
+    """The first row and its signature, which stand for all: the rows of one array have the same structure."""
+    first = [Leaf((), rows[0])]
+    return [first], [signature(first)]
+
+
 def _flattened(clients: Sequence[Any], reasons: list[str]) -> tuple[list[list[Leaf] | None], list[Signature | None]]:
     """The arrays of every client and their signature; None, and a reason, for a client that sent something else."""
     arrays: list[list[Leaf] | None] = []
@@ -303,12 +306,7 @@ def _readable(update: object) -> list[Leaf]:
     for leaf in leaves:
         if kind(leaf.array) not in AGGREGABLE:
             raise TypeError(f"dtype {kind(leaf.array)} is neither float nor integer")
-    return [leaf if _is_plain(leaf.array) else Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
-
-
-def _is_plain(array: Any) -> bool:
-    """Whether it is an array of NumPy already, and of a dtype of NumPy itself: the bfloat16 of others is not."""
-    return type(array) is np.ndarray and array.dtype.isbuiltin == 1
+    return [leaf if is_plain(leaf.array) else Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
 
 
 def _expected(signatures: list[Signature | None], like: object | None) -> Signature:

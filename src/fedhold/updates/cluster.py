@@ -152,6 +152,10 @@ class ClusterUpdates(Updates):
         """NumPy's kernels, because a worker might lack numba, and has only one thread for them."""
         return NUMPY
 
+    @cached_property
+    def ordering(self) -> NumpyKernels:
+        return self.kernels
+
     def zeros(self) -> Vector:
         return cast(Vector, Spread(self._array.chunks[1]))
 

@@ -64,6 +64,7 @@ MOST_PAIRED = 4096  # clients, of which all pairs are 134 MB
 SAMPLE_RUN = 32  # columns per run of a sample, or fewer if there are not as many: whole cache lines
 SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
 DOUBLE_ROOM = 400  # the same for float64
+SINGLE, DOUBLE = 2.0**-23, 2.0**-52  # the relative rounding errors of float32 and float64
 MIXED = 2**17  # numbers of all clients that are added up to new rows at a time
 FEW_ROWS = 4  # A sum of up to this many rows is about as exact in their own precision as in float64.
 
@@ -87,10 +88,10 @@ class Source:
     @staticmethod
     def of(rows: Any, size: int) -> Source:
         """A source that is read in float32 where no client's dtype has more digits."""
-        stacked = hasattr(rows, "dtype")
-        names = {dtype_name(rows)} if stacked else {dtype_name(row) for row in rows}
-        wide = any(compute_dtype(name) is np.float64 for name in names)
-        axes = None if stacked else _axes_in_memory(rows)
+        if hasattr(rows, "dtype"):
+            return Source(rows, size, compute_dtype(dtype_name(rows)))
+        wide = any(compute_dtype(name) is np.float64 for name in {dtype_name(row) for row in rows})
+        axes = _axes_in_memory(rows)
         rows = rows if axes is None else [row.transpose(axes) for row in rows]
         return Source(rows, size, np.float64 if wide else np.float32, axes)
 
@@ -427,11 +428,16 @@ class Updates:
         """The kernels to use for data of this size."""
         return kernels_for(self.m * self.d)
 
+    @cached_property
+    def ordering(self) -> NumpyKernels:
+        """The kernels to use for order statistics of data of this size, whatever a mixture makes of it."""
+        # Compiled code orders as many columns at a time as a line has, and would take longer than NumPy for very few.
+        return self.kernels if self.d < LINE else kernels_for(self._rows * self.d, ordering=True)
+
     @property
     def resolution(self) -> float:
         """The relative rounding error of one number as it is read."""
-        single = not self.wide and any(source.dtype is np.float32 for source in self.sources)
-        return float(np.finfo(np.float32 if single else np.float64).eps)
+        return SINGLE if not self.wide and any(source.dtype is np.float32 for source in self.sources) else DOUBLE
 
     # The same updates, read in another way.
 
@@ -507,6 +513,9 @@ class Updates:
     def row(self, client: int) -> Vector:
         """One client's update."""
         row = self.zeros()
+        if self._views:
+            row[:] = self.sources[0].rows[client]
+            return row
 
         def copy(block: Block, columns: slice) -> None:
             row[columns] = block[0]
@@ -540,6 +549,8 @@ class Updates:
 
     def read(self, start: int, stop: int) -> Block:
         """Columns start to stop of every row, in the dtype to compute in. The block may be a view: never write to it."""
+        if self._views:
+            return cast(Block, self.sources[0].rows[:, start:stop])
         parts, offset = [], 0
         for source in self.sources:
             low, high = max(start - offset, 0), min(stop - offset, source.size)
@@ -578,13 +589,12 @@ class Updates:
         if self.d <= 2 * columns:
             return self.read(0, self.d)
         run = min(SAMPLE_RUN, columns)
-        starts = np.linspace(0, self.d - run, columns // run).astype(int)
+        runs, last = columns // run, self.d - run
+        starts = [k * last // max(runs - 1, 1) for k in range(runs)]
         return self.joined([(a, a + run) for a in starts])
 
     def joined(self, spans: list[tuple[int, int]]) -> Block:
         """The columns of several spans, side by side."""
-        if self._views:
-            return np.concatenate([self.sources[0].rows[:, start:stop] for start, stop in spans], axis=1)
         return np.concatenate([self.read(*span) for span in spans], axis=1)
 
     # Passes.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -97,7 +98,7 @@ def column_row(updates: Updates, rule: Columnwise) -> Vector:
     """The row that a column rule makes from the updates."""
     plain = replace(updates, wide=False)
     chosen = plain if rule.clients is None else plain.take(rule.clients)
-    row, kernels = chosen.zeros(), chosen.kernels
+    row, kernels = chosen.zeros(), updates.ordering
 
     def write(block: Block, at: slice) -> None:
         row[at] = rule.row_of(kernels, block)
@@ -174,7 +175,7 @@ class FirstLook:
             centre=self.centre if everyone else None,
         )
 
-    @property
+    @cached_property
     def norms(self) -> Vector | None:
         """|X_i| of all clients; None where squares of some overflow or vanish."""
         return self.magnitudes if self.lengths.all() else None
@@ -191,7 +192,7 @@ class _Looked(Sums):
 
 def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     """The first pass over the data. It assumes that all clients will be admitted; see `FirstLook.of`."""
-    kernels, m = updates.kernels, updates.m
+    kernels, m = updates.ordering if isinstance(wanted, Columnwise) else updates.kernels, updates.m
     row = updates.zeros() if isinstance(wanted, Columnwise | Centre) else None
     centre = wanted if isinstance(wanted, Centre) else None
     client = _central_client(updates, wanted)
@@ -213,11 +214,13 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
         magnitudes = np.sqrt(found.squares.own)
         around = None if found.squares.around is None else np.sqrt(found.squares.around)
     lengths = magnitudes < 2.0**SINGLE_ROOM
-    if not lengths.any() or middle(magnitudes[lengths]) <= 2.0 ** (-SINGLE_ROOM / 2):
-        lengths[:] = False
-    if not lengths.all():
+    usual = bool(lengths.all())
+    some = magnitudes if usual else magnitudes[lengths]
+    if not some.size or middle(some) <= 2.0 ** (-SINGLE_ROOM / 2):
+        lengths[:], usual = False, False
+    if not usual:
         odd = np.flatnonzero(~lengths)
-        parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.squaring())
+        parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.looking())
         magnitudes[odd] = np.maximum.reduce(list(parts), axis=0)  # This propagates NaN.
     return FirstLook(magnitudes, lengths, reference, around, found.pairs, row, found.row_products, centre)
 
@@ -335,14 +338,10 @@ class Sample:
         return self.residual - weights.astype(self.residual.dtype) @ self.residual
 
 
-def sample_of(updates: Updates, columns: int | None = None) -> Sample:
-    """Some columns of every client, spread evenly over all of them; fewer of very many clients, whose errors average out.
-
-    columns  how many, if that is known; by default SAMPLED, or more of much data
-    """
-    if columns is None:
-        columns = max(SAMPLED, min(FORETELLING // updates.m, int(updates.d * SMALL_PART)))
-    block = updates.sample(max(min(columns, MOST_SAMPLED // updates.m), LEAST_SAMPLED))
+def sample_of(updates: Updates) -> Sample:
+    """SAMPLED columns of every client, spread evenly over all of them; more of much data."""
+    columns = max(SAMPLED, min(FORETELLING // updates.m, int(updates.d * SMALL_PART)))
+    block = updates.sample(_sampled(updates, columns))
     m, turned = updates.m, np.array(block.T, order="C")
     half = m // 2
     turned.partition(half, axis=1)
@@ -378,10 +377,19 @@ def _central_client(updates: Updates, wanted: Wanted) -> int | None:
     if sample is None and updates.costly_to_read and not isinstance(wanted, AllPairs):
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        sample = sample_of(updates, FEWER_SAMPLED) if sample is None else sample
-        distances = sample.distances_to_median()
-        near = middle(sample.lengths) <= NEAR * middle(distances)
+        if sample is None:
+            block, half = updates.sample(_sampled(updates, FEWER_SAMPLED)), updates.m // 2
+            # The upper one of two middle numbers is as good here as the point between them.
+            distances, lengths = _norms(block - np.partition(block, half, axis=0)[half]), _norms(block)
+        else:
+            distances, lengths = sample.distances_to_median(), sample.lengths
+        near = middle(lengths) <= NEAR * middle(distances)
     return None if near else int(np.argmin(np.where(np.isfinite(distances), distances, np.inf)))
+
+
+def _sampled(updates: Updates, columns: int) -> int:
+    """How many columns a sample of that many has: fewer of very many clients, whose errors average out."""
+    return max(min(columns, MOST_SAMPLED // updates.m), LEAST_SAMPLED)
 
 
 def sampled_gram(updates: Updates, columns: NDArray[np.intp]) -> Matrix:
@@ -396,7 +404,7 @@ def sampled_gram(updates: Updates, columns: NDArray[np.intp]) -> Matrix:
 def signs_of(updates: Updates) -> Signs:
     """How many numbers of every client are above 0, and how many below."""
     kernels = updates.kernels
-    return updates.sum(lambda block, _: kernels.signs(block), kernels.squaring())
+    return updates.sum(lambda block, _: kernels.signs(block), kernels.looking())
 
 
 # Distances.
@@ -483,7 +491,7 @@ def summed(updates: Updates, measure: Callable[[Block, slice], Any]) -> NDArray[
             )
         return found
 
-    return replace(updates, wide=False).sum(kernel, updates.kernels.squaring())
+    return replace(updates, wide=False).sum(kernel, updates.kernels.looking())
 
 
 def images(updates: Updates, rows: Matrix, anchor: Vector | None) -> Matrix:
