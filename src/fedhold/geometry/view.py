@@ -105,13 +105,13 @@ class _Anchor:
     The distances to any other place follow from products with the data around the anchor point, which cost a fraction of what
     a measurement by subtraction costs.
 
-    place      the anchor point; None: the origin
+    place      the anchor point: a vector, or the index of a client; None: the origin
     distances  |X_i - anchor|
     inexact    the length of an anchor point that is rounded before it is subtracted; 0 for the origin and for clients, which
                are not
     """
 
-    place: Vector | None
+    place: Vector | int | None
     distances: Vector
     inexact: float = 0.0
 

@@ -122,7 +122,7 @@ class NumpyKernels:
         sums = (rows[0] if len(rows) == 1 else rows).astype(block.dtype) @ residual
         delta = sums if len(rows) == 1 else sums[0]
         if centre is not None:
-            centre[:] = delta if anchor is None else anchor + delta
+            _write(anchor, delta, centre)
         found = self.products(residual, delta, None)
         return found if len(rows) == 1 else Products(found.along, found.size, float(np.dot(sums[1], sums[1])))
 
@@ -140,7 +140,7 @@ class NumpyKernels:
             return
         # A copy of the whole block costs more than all else, where memory has to be asked for.
         for at in _cached(block):
-            centre[at] = anchor[at] + shares @ _around(block[:, at], anchor[at])
+            _write(anchor[at], shares @ _around(block[:, at], anchor[at]), centre[at])
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
         """The products of every row of the block with every vector of rows @ X, one column for each of them."""
@@ -276,6 +276,14 @@ NUMPY = NumpyKernels()
 def _around(block: Block, anchor: Vector | None) -> Block:
     """The rows around an anchor point."""
     return block if anchor is None else block - anchor.astype(block.dtype, copy=False)
+
+
+def _write(anchor: Vector | None, delta: Block, centre: Vector) -> None:
+    """Write anchor + delta to `centre`; in float64, because both may be float32, and delta is the smaller one."""
+    if anchor is None:
+        centre[:] = delta
+    else:
+        np.add(anchor, delta, out=centre, dtype=np.float64, casting="same_kind")
 
 
 def _cached(block: Block, numbers: int = CACHED) -> Iterator[slice]:

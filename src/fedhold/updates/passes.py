@@ -77,6 +77,17 @@ STRAIGHT = 1e-4  # Points off a line by less than this, relatively, are on it.
 NEAR = 2  # An origin within this many times the clients' distances to their median costs no digits that matter.
 
 
+Anchor = Vector | int | None
+"""What is subtracted from every client: a place, one of the clients (its index, so that nothing is copied), or nothing."""
+
+
+def _place(anchor: Anchor, block: Block, at: slice) -> Block | None:
+    """The anchor point in the columns of a block."""
+    if anchor is None:
+        return None
+    return cast(Block, block[anchor] if isinstance(anchor, int) else anchor[at])
+
+
 # The second view: one block of columns -> one row.
 
 
@@ -140,7 +151,7 @@ class FirstLook:
     magnitudes    |X_i|; or max_j |x_ij| for a client whose squares overflow or vanish. It is not finite exactly where some
                   number of the client is not
     lengths       True for the clients whose magnitude is |X_i|
-    reference     r: a client's update, which was subtracted from all, because all are far from 0; None where 0 was as good
+    reference     the client r whose update was subtracted from all, because all are far from 0; None where 0 was as good
     around        |X_i - r| for all clients, where there is a reference
     pairs         <X_i - r, X_j - r> for all pairs, if pairs were wanted
     row           the row of the column rule, or the weighted centre, if one was wanted
@@ -150,7 +161,7 @@ class FirstLook:
 
     magnitudes: Vector
     lengths: NDArray[np.bool_]
-    reference: Vector | None = None
+    reference: int | None = None
     around: Vector | None = None
     pairs: Matrix | None = None
     row: Vector | None = None
@@ -162,13 +173,16 @@ class FirstLook:
         lengths = self.lengths[admitted]
         usual = lengths.all()  # Otherwise the sums over columns have overflowed or lost their digits.
         everyone = usual and admitted.all()
-        around = None if self.around is None else self.around[admitted]
+        # Once r is rejected, nobody subtracts it any more.
+        there = self.reference is None or bool(admitted[self.reference])
+        before = None if self.reference is None else admitted[: self.reference]
+        pairs = self.pairs if usual and there else None
         return FirstLook(
             magnitudes=self.magnitudes[admitted],
             lengths=lengths,
-            reference=self.reference,
-            around=around,
-            pairs=_cut(self.pairs, np.flatnonzero(admitted)) if usual and self.pairs is not None else None,
+            reference=int(np.count_nonzero(before)) if before is not None and there else None,
+            around=self.around[admitted] if self.around is not None and there else None,
+            pairs=None if pairs is None else _cut(pairs, np.flatnonzero(admitted)),
             row=self.row if everyone else None,
             row_products=self.row_products if everyone else None,
             centre=self.centre if everyone else None,
@@ -195,19 +209,17 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     row = updates.zeros() if isinstance(wanted, Columnwise | Centre) else None
     centre = wanted if isinstance(wanted, Centre) else None
     client = _central_client(updates, wanted)
-    reference = None if client is None else updates.zeros()
-    place_in = _place_in(client, reference)
     if isinstance(wanted, Columnwise):
-        look, portion = _row_look(kernels, wanted, row, place_in), kernels.ordering(m, copied=False)
+        look, portion = _row_look(kernels, wanted, row, client), kernels.ordering(m, copied=False)
     elif isinstance(wanted, AllPairs):
-        look, portion = _pairs_look(kernels, place_in), kernels.pairing(m)
+        look, portion = _pairs_look(kernels, client), kernels.pairing(m)
     elif isinstance(wanted, Centre):
         look, portion = (
-            _centre_look(kernels, wanted.weights, row, place_in),
+            _centre_look(kernels, wanted.weights, row, client),
             kernels.squaring(around=client is not None),
         )
     else:
-        look, portion = _plain_look(kernels, place_in), kernels.squaring(around=client is not None)
+        look, portion = _plain_look(kernels, client), kernels.squaring(around=client is not None)
     with np.errstate(over="ignore", invalid="ignore"):
         found = updates.sum(look, portion)
         magnitudes = np.sqrt(found.squares.own)
@@ -219,37 +231,21 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
         odd = np.flatnonzero(~lengths)
         parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.squaring())
         magnitudes[odd] = np.maximum.reduce(list(parts), axis=0)  # This propagates NaN.
-    return FirstLook(magnitudes, lengths, reference, around, found.pairs, row, found.row_products, centre)
+    return FirstLook(magnitudes, lengths, client, around, found.pairs, row, found.row_products, centre)
 
 
-Place = Callable[[Block, slice], Block | None]
-"""(block, its columns) -> the place there that is subtracted from the clients; None: the origin."""
-
-
-def _place_in(client: int | None, reference: Vector | None) -> Place:
-    """The place of a client, which is also written to `reference`."""
-
-    def place(block: Block, at: slice) -> Block | None:
-        if client is None or reference is None:
-            return None
-        reference[at] = block[client]
-        return cast(Block, block[client])
-
-    return place
-
-
-def _plain_look(kernels: NumpyKernels, place_in: Place) -> Callable[[Block, slice], _Looked]:
-    return lambda block, at: _Looked(kernels.squares(block, place_in(block, at)))
+def _plain_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, slice], _Looked]:
+    return lambda block, at: _Looked(kernels.squares(block, _place(client, block, at)))
 
 
 def _row_look(
-    kernels: NumpyKernels, rule: Columnwise, row: Vector | None, place_in: Place
+    kernels: NumpyKernels, rule: Columnwise, row: Vector | None, client: int | None
 ) -> Callable[[Block, slice], _Looked]:
     assert row is not None
 
     def look(block: Block, at: slice) -> _Looked:
         row[at] = rule.row_of(kernels, block)
-        place = place_in(block, at)
+        place = _place(client, block, at)
         delta = row[at] if place is None else row[at] - place
         products = kernels.products_in_threads(block, delta.astype(block.dtype), place)
         return _Looked(kernels.squares(block, place), row_products=products)
@@ -258,20 +254,20 @@ def _row_look(
 
 
 def _centre_look(
-    kernels: NumpyKernels, weights: Weights, row: Vector | None, place_in: Place
+    kernels: NumpyKernels, weights: Weights, row: Vector | None, client: int | None
 ) -> Callable[[Block, slice], _Looked]:
     assert row is not None
 
     def look(block: Block, at: slice) -> _Looked:
-        found: Swept = kernels.first_sweep(block, weights, place_in(block, at), row[at])
+        found: Swept = kernels.first_sweep(block, weights, _place(client, block, at), row[at])
         return _Looked(found.squares, row_products=found.products)
 
     return look
 
 
-def _pairs_look(kernels: NumpyKernels, place_in: Place) -> Callable[[Block, slice], _Looked]:
+def _pairs_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, slice], _Looked]:
     def look(block: Block, at: slice) -> _Looked:
-        place = place_in(block, at)
+        place = _place(client, block, at)
         found = kernels.gram(block, place)
         around = None if place is None else found.products.diagonal().copy()
         return _Looked(Squares(found.squares, around), pairs=found.products)
@@ -425,9 +421,7 @@ def measured(updates: Updates, weights: Weights, pulls: Weights | None, origin: 
     return Measured(centre, updates.sum(kernel, kernels.measuring()))
 
 
-def swept(
-    updates: Updates, weights: Weights, pulls: Weights | None, anchor: Vector | None, centre: Vector | None
-) -> Products:
+def swept(updates: Updates, weights: Weights, pulls: Weights | None, anchor: Anchor, centre: Vector | None) -> Products:
     """The products that give distances to the centre weights @ X from those to an anchor point (None: the origin).
 
     pulls   the pulls whose force |pulls @ X| is to be found
@@ -437,29 +431,28 @@ def swept(
     kernels = updates.kernels
 
     def kernel(block: Block, at: slice) -> Products:
-        here, there = (None if vector is None else vector[at] for vector in (anchor, centre))
-        return kernels.sweep(block, rows, here, there)
+        return kernels.sweep(block, rows, _place(anchor, block, at), None if centre is None else centre[at])
 
     return updates.sum(kernel, kernels.sweeping())
 
 
-def centre_of(updates: Updates, weights: Weights, anchor: Vector | None) -> Vector:
+def centre_of(updates: Updates, weights: Weights, anchor: Anchor) -> Vector:
     """The centre weights @ X, by residuals to an anchor point (None: the origin); the weights sum to 1."""
     centre, kernels = updates.zeros(), updates.kernels
 
     def kernel(block: Block, at: slice) -> None:
-        kernels.centre(block, weights, None if anchor is None else anchor[at], centre[at])
+        kernels.centre(block, weights, _place(anchor, block, at), centre[at])
 
     updates.run(kernel, kernels.sweeping())
     return centre
 
 
-def products_with(updates: Updates, place: Vector, anchor: Vector | None) -> Products:
+def products_with(updates: Updates, place: Vector, anchor: Anchor) -> Products:
     """The products that give distances to a place from those to an anchor point (None: the origin)."""
     kernels = updates.kernels
 
     def kernel(block: Block, at: slice) -> Products:
-        here = None if anchor is None else anchor[at]
+        here = _place(anchor, block, at)
         delta = place[at] if here is None else place[at] - here
         return kernels.products(block, delta.astype(block.dtype), here)
 
@@ -486,7 +479,7 @@ def summed(updates: Updates, measure: Callable[[Block, slice], Any]) -> NDArray[
     return replace(updates, wide=False).sum(kernel, updates.kernels.squaring())
 
 
-def images(updates: Updates, rows: Matrix, anchor: Vector | None) -> Matrix:
+def images(updates: Updates, rows: Matrix, anchor: Anchor) -> Matrix:
     """<X_i - r, v> of every client i with every vector v of rows @ (X - r), one column for each, r the anchor (None: 0).
 
     The vectors v live one block at a time.
@@ -494,7 +487,8 @@ def images(updates: Updates, rows: Matrix, anchor: Vector | None) -> Matrix:
     kernels = updates.kernels
 
     def kernel(block: Block, at: slice) -> Matrix:
-        return kernels.images(block if anchor is None else block - anchor[at].astype(block.dtype), rows)
+        here = _place(anchor, block, at)
+        return kernels.images(block if here is None else block - here.astype(block.dtype, copy=False), rows)
 
     # Around an anchor point a block is copied, so that it must be small.
     portion = kernels.sweeping() if anchor is None else replace(kernels.sweeping(), numbers=TILE)
