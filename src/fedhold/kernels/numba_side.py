@@ -24,6 +24,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Strided, Vector
+from fedhold.kernels.narrow import BFLOAT16
 from fedhold.kernels.numpy_side import RUN, TILE, NumpyKernels, Portion
 from fedhold.kernels.sums import Pairs, Products, Residuals, Squares, Swept
 
@@ -158,6 +159,11 @@ class NumbaKernels(NumpyKernels):
         wide = np.empty(bits.shape, np.uint32)
         _widen(*_line_of(bits), brain, wide)
         return wide.view(np.float32)
+
+    def narrowed(self, numbers: NDArray[np.float32], dtype: np.dtype[Any]) -> Block:
+        bits = np.empty(len(numbers), np.uint16)
+        _shorten(numbers.view(np.uint32), dtype == BFLOAT16, bits)
+        return bits.view(dtype)
 
     def columns(self, block: Block | Rows, at: slice) -> Block:
         if not isinstance(block, Rows):
@@ -655,7 +661,7 @@ def _pairs(a, b, c, d, e, f, g, h, products, k):
             products[row, k + column] += found[column]
 
 
-# Conversion: `narrow.widened` says how it works.
+# Conversion: `narrow.widened` and `narrow.narrowed` say how it works.
 
 
 @_compiled(reorder=False)
@@ -673,6 +679,24 @@ def _widen(line, starts, brain, wide):
                 number = np.float32(np.uint32(digits).view(np.float32) * np.float32(2.0**112))
                 odd = np.uint32(0x7F800000) if digits >= np.uint32(0x0F800000) else np.uint32(0)  # not finite
                 bits[j] = np.uint32(number.view(np.uint32) | odd | sign)
+
+
+@_compiled(reorder=False)
+def _shorten(wide, brain, bits):
+    """Write the bits of the nearest float16 or bfloat16 numbers to `bits`, given those of finite float32 ones."""
+    for j in range(bits.size):
+        sign, size = np.uint32(wide[j] >> 16) & 0x8000, np.uint32(wide[j] & 0x7FFFFFFF)
+        # Half of the last digit is added before the rest is cut off: of two equally near numbers, the even one counts.
+        if brain:
+            size = min(size, np.uint32(0x7F7F0000))
+            found = np.uint32(size + 0x7FFF + (np.uint32(size >> 16) & 1)) >> 16
+        else:
+            size = min(size, np.uint32(0x477FE000))
+            normal = np.uint32(size - (112 << 23) + 0x0FFF + (np.uint32(size >> 13) & 1)) >> 13
+            # Below the least normal number, a sum with 1/2 rounds: its last digit is that of a float16.
+            small = np.float32(np.uint32(size).view(np.float32) + np.float32(0.5))
+            found = normal if size >= np.uint32(0x38800000) else small.view(np.uint32) - np.uint32(0x3F000000)
+        bits[j] = np.uint16(found | sign)
 
 
 # Copies of rows, and of arrays of other layouts.

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Strided, Vector, between
-from fedhold.kernels.narrow import widened
+from fedhold.kernels.narrow import narrowed, widened
 from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Swept
 
 __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
@@ -219,6 +220,10 @@ class NumpyKernels:
     def widened(self, bits: Block, *, brain: bool) -> Block:
         """The float16 numbers with these bits, or the bfloat16 ones (`brain`), as float32; the block may be `Rows`."""
         return widened(np.asarray(bits), brain=brain)
+
+    def narrowed(self, numbers: NDArray[np.float32], dtype: np.dtype[Any]) -> Block:
+        """The nearest numbers of a narrow dtype; what is too large becomes the largest one."""
+        return narrowed(numbers, dtype)
 
     # Copies.
 

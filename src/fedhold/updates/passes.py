@@ -29,9 +29,11 @@ from fedhold.kernels import (
     Swept,
     Vector,
     Weights,
+    is_narrow,
     middle,
     shared,
     thread_count,
+    wide,
 )
 from fedhold.updates.matrix import SINGLE_ROOM, Updates
 
@@ -86,6 +88,19 @@ def _place(anchor: Anchor, block: Block, at: slice) -> Block | None:
     if anchor is None:
         return None
     return cast(Block, block[anchor] if isinstance(anchor, int) else anchor[at])
+
+
+def _room(row: Vector, at: slice) -> Vector:
+    """Where a kernel writes some numbers of a row: in the row, or beside it where it is narrow. `_write` is to follow."""
+    return np.empty(at.stop - at.start, np.float32) if is_narrow(row.dtype) else row[at]
+
+
+def _write(kernels: NumpyKernels, numbers: Vector, row: Vector, at: slice) -> None:
+    """Write numbers to a row, rounded to its dtype."""
+    if is_narrow(row.dtype):
+        row[at] = kernels.narrowed(numbers.astype(np.float32, copy=False), row.dtype)
+    elif numbers.base is not row:
+        row[at] = numbers
 
 
 # The second view: one block of columns -> one row.
@@ -206,8 +221,11 @@ class _Looked(Sums):
 def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     """The first pass over the data. It assumes that all clients will be admitted; see `FirstLook.of`."""
     kernels, m = updates.kernels, updates.m
-    row = updates.zeros() if isinstance(wanted, Columnwise | Centre) else None
     centre = wanted if isinstance(wanted, Centre) else None
+    row = None
+    if wanted is not None and not isinstance(wanted, AllPairs):
+        # A row that no sample has led to is the value of the call.
+        row = updates.blank() if centre is None or centre.sample is None else updates.zeros()
     client = _central_client(updates, wanted)
     if isinstance(wanted, Columnwise):
         look, portion = _row_look(kernels, wanted, row, client), kernels.ordering(m, copied=False)
@@ -244,13 +262,20 @@ def _row_look(
     assert row is not None
 
     def look(block: Block, at: slice) -> _Looked:
-        row[at] = rule.row_of(kernels, block)
+        numbers = rule.row_of(kernels, block)
+        _write(kernels, numbers, row, at)
         place = _place(client, block, at)
-        delta = row[at] if place is None else row[at] - place
-        products = kernels.products_in_threads(block, delta.astype(block.dtype), place)
+        products = kernels.products_in_threads(block, _less(numbers, place, block.dtype), place)
         return _Looked(kernels.squares(block, place), row_products=products)
 
     return look
+
+
+def _less(numbers: Vector, place: Block | None, dtype: np.dtype[Any]) -> Block:
+    """numbers - place, rounded to the dtype only then."""
+    if place is None:
+        return numbers.astype(dtype)
+    return np.subtract(numbers, place, out=np.empty(len(numbers), dtype), casting="same_kind")
 
 
 def _centre_look(
@@ -259,7 +284,9 @@ def _centre_look(
     assert row is not None
 
     def look(block: Block, at: slice) -> _Looked:
-        found: Swept = kernels.first_sweep(block, weights, _place(client, block, at), row[at])
+        here = _room(row, at)
+        found: Swept = kernels.first_sweep(block, weights, _place(client, block, at), here)
+        _write(kernels, here, row, at)
         return _Looked(found.squares, row_products=found.products)
 
     return look
@@ -436,12 +463,17 @@ def swept(updates: Updates, weights: Weights, pulls: Weights | None, anchor: Anc
     return updates.sum(kernel, kernels.sweeping())
 
 
-def centre_of(updates: Updates, weights: Weights, anchor: Anchor) -> Vector:
-    """The centre weights @ X, by residuals to an anchor point (None: the origin); the weights sum to 1."""
-    centre, kernels = updates.zeros(), updates.kernels
+def centre_of(updates: Updates, weights: Weights, anchor: Anchor, *, final: bool) -> Vector:
+    """The centre weights @ X, by residuals to an anchor point (None: the origin); the weights sum to 1.
+
+    final  whether it is the value of the call, and may be rounded to its dtype
+    """
+    centre, kernels = updates.blank() if final else updates.zeros(), updates.kernels
 
     def kernel(block: Block, at: slice) -> None:
-        kernels.centre(block, weights, _place(anchor, block, at), centre[at])
+        here = _room(centre, at)
+        kernels.centre(block, weights, _place(anchor, block, at), here)
+        _write(kernels, here, centre, at)
 
     updates.run(kernel, kernels.sweeping())
     return centre
@@ -453,8 +485,7 @@ def products_with(updates: Updates, place: Vector, anchor: Anchor) -> Products:
 
     def kernel(block: Block, at: slice) -> Products:
         here = _place(anchor, block, at)
-        delta = place[at] if here is None else place[at] - here
-        return kernels.products(block, delta.astype(block.dtype), here)
+        return kernels.products(block, _less(wide(place[at]), here, block.dtype), here)
 
     return updates.sum(kernel, kernels.sweeping())
 
@@ -462,7 +493,7 @@ def products_with(updates: Updates, place: Vector, anchor: Anchor) -> Products:
 def squared_distances_to(updates: Updates, place: Vector) -> Vector:
     """|X_i - place|^2 of every client, by subtraction."""
     kernels = updates.kernels
-    return updates.sum(lambda block, at: kernels.squared_distances(block, place[at]), kernels.measuring())
+    return updates.sum(lambda block, at: kernels.squared_distances(block, wide(place[at])), kernels.measuring())
 
 
 def summed(updates: Updates, measure: Callable[[Block, slice], Any]) -> NDArray[np.float64]:
@@ -500,7 +531,7 @@ def gram_around(updates: Updates, place: Vector) -> Matrix:
     kernels = updates.kernels
 
     def kernel(block: Block, at: slice) -> Pairs:
-        return kernels.gram(block, place[at].astype(block.dtype))
+        return kernels.gram(block, wide(place[at]).astype(block.dtype))
 
     return updates.sum(kernel, kernels.pairing(updates.m)).products
 
@@ -519,7 +550,7 @@ def over_pairs(updates: Updates, place: Vector, measure: Callable[[Matrix], Vect
         squares = np.zeros((len(clients), m))
         for span in spans:
             block = updates.read(span.start, span.stop)
-            residual = block - place[span.start : span.stop].astype(block.dtype)
+            residual = block - wide(place[span.start : span.stop]).astype(block.dtype)
             squares -= residual[clients] @ residual.T
         squares *= 2
         squares += own
