@@ -42,7 +42,7 @@ MANY = 256  # clients, from which on BLAS is faster than compiled code shared by
 MIXED_COLUMNS = 256  # columns of a tile: 500 rows of them fill half of the L2 cache
 
 # Copies of arrays whose numbers do not lie in the order of their axes.
-SIDE = 64  # numbers of a tile, either way. It is copied in runs as they lie in memory, and turned in the L1 cache.
+SIDE = 64  # numbers of a run. Eight of them are read side by side, and turned in the L1 cache.
 FEWEST = 16  # numbers of a run: a cache line
 MOST_RUNS = 2**16  # runs that the table of a layout may have: half a megabyte
 STRIP = 8192  # columns of arrays whose numbers lie apart that are copied at a time
@@ -718,7 +718,7 @@ def _flatten(line, starts, before, count, step, after, start, rows, out):
     The number at (i, j, k) of an array lies at before[i] + j * step + after[k] from its first one. Arrays whose numbers only
     lie apart are copied in short parts: they may lie among each other, and one finds in cache what another has read.
     """
-    tile, width = np.empty((SIDE, SIDE), line.dtype), out.shape[1]
+    tile, width = np.empty(8 * SIDE, line.dtype), out.shape[1]
     part = STRIP if after.size == 1 and step > 1 else width
     for done in range(0, width, part):
         for i in range(rows.size):
@@ -753,24 +753,39 @@ def _flatten_one(line, origin, before, count, step, after, start, tile, out):
 
 @_compiled(reorder=False)
 def _turn(line, first, count, step, after, tile, out):
-    """Write the number at first + j * step + after[k] to out[j, k], tile by tile: it is read along j, and written along k."""
+    """Write the number at first + j * step + after[k] to out[j, k].
+
+    Eight runs along j are read side by side to a tile, whose rows of eight numbers are then written.
+    """
     inner = after.size
-    for j in range(0, count, SIDE):
-        high = min(SIDE, count - j)
-        for k in range(0, inner, SIDE):
-            wide = min(SIDE, inner - k)
-            for p in range(wide):
-                a, b = np.uint64(first + after[k + p] + j * step), np.uint64(step)
-                if step == 1:  # The compiler then uses vector instructions.
-                    for q in range(high):
-                        tile[p, q] = line[a + np.uint64(q)]
-                else:
-                    for q in range(high):
-                        tile[p, q] = line[a + b * np.uint64(q)]
+    for k in range(0, inner - 7, 8):
+        for j in range(0, count, SIDE):
+            high, away = min(SIDE, count - j), first + j * step
+            a, b = np.uint64(away + after[k]), np.uint64(away + after[k + 1])
+            c, d = np.uint64(away + after[k + 2]), np.uint64(away + after[k + 3])
+            e, f = np.uint64(away + after[k + 4]), np.uint64(away + after[k + 5])
+            g, h = np.uint64(away + after[k + 6]), np.uint64(away + after[k + 7])
+            if step == 1:  # The compiler then uses vector instructions.
+                for q in range(high):
+                    n, p = np.uint64(q), np.uint64(8) * np.uint64(q)
+                    tile[p], tile[p + np.uint64(1)] = line[a + n], line[b + n]
+                    tile[p + np.uint64(2)], tile[p + np.uint64(3)] = line[c + n], line[d + n]
+                    tile[p + np.uint64(4)], tile[p + np.uint64(5)] = line[e + n], line[f + n]
+                    tile[p + np.uint64(6)], tile[p + np.uint64(7)] = line[g + n], line[h + n]
+            else:
+                for q in range(high):
+                    n, p = np.uint64(q * step), np.uint64(8) * np.uint64(q)
+                    tile[p], tile[p + np.uint64(1)] = line[a + n], line[b + n]
+                    tile[p + np.uint64(2)], tile[p + np.uint64(3)] = line[c + n], line[d + n]
+                    tile[p + np.uint64(4)], tile[p + np.uint64(5)] = line[e + n], line[f + n]
+                    tile[p + np.uint64(6)], tile[p + np.uint64(7)] = line[g + n], line[h + n]
             for q in range(high):
-                a = np.uint64((j + q) * inner + k)
-                for p in range(wide):
-                    out[a + np.uint64(p)] = tile[p, q]
+                n, p = np.uint64((j + q) * inner + k), np.uint64(8) * np.uint64(q)
+                for i in range(8):
+                    out[n + np.uint64(i)] = tile[p + np.uint64(i)]
+    for k in range(inner - inner % 8, inner):
+        for j in range(count):
+            out[np.uint64(j * inner + k)] = line[np.uint64(first + after[k] + j * step)]
 
 
 # Mixtures: four new rows from four old ones at a time.
