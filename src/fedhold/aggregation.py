@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from fedhold.certificate import Certificate, Proof
 from fedhold.errors import InfeasibleError, integer
 from fedhold.geometry import SEVERAL, Geometry, Measurement, Rescaled, Solved, normalised
-from fedhold.kernels import ENOUGH, Matrix, Vector, Weights, numbers, one_blas_thread, worth_compiling
+from fedhold.kernels import ENOUGH, Matrix, Vector, Weights, is_narrow, numbers, one_blas_thread, worth_compiling
 from fedhold.spec import DEFAULT, Stage, parse
 from fedhold.updates import (
     ALL_PAIRS,
@@ -165,6 +165,8 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
     clients = _clients(account, admission, geometry)
     value = admission.shaped(account.value)
     received = partial(admission.received, value)
+    # A narrow centre shares its memory with the value, which is the caller's from now on.
+    shared = isinstance(account.value, np.ndarray) and is_narrow(account.value.dtype)
     return Aggregation(
         value=value,
         weights=None if account.weights is None else clients.weights,
@@ -173,7 +175,7 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
         iterations=account.solved.iterations,
         rule=" | ".join(map(str, stages)),
         f=account.f,
-        proof=Proof(geometry, account.value, account.distances, account.solved, received)
+        proof=Proof(geometry, None if shared else account.value, account.distances, account.solved, received)
         if account.certifies
         else None,
     )
@@ -320,7 +322,7 @@ def _of_weights(
     solved: Solved, points: Geometry, geometry: Geometry, mixture: Matrix | None, f: int | None, *, certifies: bool
 ) -> _Account:
     if mixture is None:
-        measured = solved.measured or points.measure(solved.weights, origin=solved.origin)
+        measured = solved.measured or points.measure(solved.weights, origin=solved.origin, final=True)
         weights = None if solved.origin is not None else solved.weights
         takes_part, thresholds = solved.weights > 0, solved.thresholds
         return _Account(

@@ -65,7 +65,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.geometry import Geometry, HuberCentre, Solved, pulls_at
-from fedhold.kernels import Matrix, Vector, length, middle, one_blas_thread
+from fedhold.kernels import Matrix, Vector, apart, middle, one_blas_thread
 
 __all__ = ["MEANING", "Certificate", "Proof", "top_eigenvalue"]
 
@@ -576,14 +576,14 @@ class Proof:
     """What a certificate is made from, kept until it is asked for: the m x m matrix can cost more than the aggregate itself.
 
     geometry   the admitted clients
-    centre     the Huber centre
+    centre     the Huber centre; None where it was rounded to the dtype of the value at once, and has to be made again
     distances  the distance of every client to it
     solved     its weights and thresholds; and the Huber centre that it corrects, where it is not one itself
     received   the value that the caller has received, as `centre` has it; it may be any, and its distance to the centre counts
     """
 
     geometry: Geometry
-    centre: Vector
+    centre: Vector | None
     distances: Vector
     solved: Solved
     received: Callable[[], Vector]
@@ -603,18 +603,16 @@ class Proof:
         pulls = pulls_at(geometry.shares, thresholds, huber.distances)
         found = geometry.known_residuals(huber.weights, pulls)
         if found is not None:
-            apart = length(self.received() - self.centre)
-            apart += geometry.reach_of_rounding(self.solved.weights, self.centre, huber.weights)
+            centre = self._made_again() if self.centre is None else self.centre
+            off = apart(self.received(), centre)
+            off += geometry.reach_of_rounding(self.solved.weights, centre, huber.weights)
         else:
-            centre = self.centre if self.solved.huber is None else geometry.measure(huber.weights).centre
+            known = self.centre if self.solved.huber is None else None
+            centre = geometry.measure(huber.weights).centre if known is None else known
             place = geometry.rounded(centre)
             found = geometry.residual_pairs(place, huber.distances, pulls)
-            if not np.allclose(found.lengths, huber.distances, rtol=1e-3, atol=32 * geometry.rounding_of(centre)):
-                raise RuntimeError(
-                    "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
-                    "result.certificate before you change them, or aggregate a copy."
-                )
-            apart = length(self.received() - place)
+            _require_unchanged(huber.distances, found.lengths, geometry.rounding_of(centre))
+            off = apart(self.received(), place)
         distances = found.lengths
         inverse = np.divide(1.0, distances, out=np.zeros_like(distances), where=distances > 0)
         cosines = found.products
@@ -632,14 +630,29 @@ class Proof:
             thresholds=np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds)),
             eigenvalue=float(geometry.real(top_eigenvalue(cosines, forces, error=found.error))),
             slack=float(geometry.real(slack)),
-            apart=float(geometry.real(apart * (1 + geometry.d * EPS))),
+            apart=float(geometry.real(off * (1 + geometry.d * EPS))),
             doubt=found.doubt,
             kappa=huber.kappa,
         )
+
+    def _made_again(self) -> Vector:
+        """The centre, from the updates as they are now, which must be as they were."""
+        found = self.geometry.counted(self.geometry.samples).measure(self.solved.weights, directly=True)
+        _require_unchanged(self.distances, found.distances, self.geometry.rounding_of(found.centre))
+        return found.centre
 
     def _own_centre(self) -> HuberCentre:
         """The value as the Huber centre that it is."""
         assert self.solved.thresholds is not None
         return HuberCentre(
             self.geometry, self.solved.weights, self.distances, self.solved.thresholds, self.solved.kappa
+        )
+
+
+def _require_unchanged(before: Vector, now: Vector, rounding: float) -> None:
+    """Raise an error unless the clients are as far from a centre of given rounding as they were when it was found."""
+    if not np.allclose(now, before, rtol=1e-3, atol=32 * rounding):
+        raise RuntimeError(
+            "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
+            "result.certificate before you change them, or aggregate a copy."
         )

@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 
 from fedhold import aggregate
 
@@ -34,17 +35,31 @@ def forms():
     return {"matrix": X, "around an offset": X + 3, "list": list(X), "one rejected": broken}
 
 
-@pytest.mark.parametrize("rule", ["mean", "huber", "median"])
-def test_few_clients_of_narrow_floats_cost_three_updates(rule):
-    """The centre in float32, which is as large as two of them, and the value."""
-    X = np.random.default_rng(0).standard_normal((4, 2_500_000), dtype=np.float32).astype(np.float16)
-    aggregate(X, rule)
-    tracemalloc.start()
-    try:
-        aggregate(X, rule)
-        assert tracemalloc.get_traced_memory()[1] < 3.2 * X[0].nbytes
-    finally:
-        tracemalloc.stop()
+def narrow(dtype, m, offset):
+    """m clients of 2.5 million numbers, as a NumPy array of float16 or a list of torch's bfloat16."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((m, 2_500_000), dtype=np.float32)
+    X += np.float32(offset) * rng.standard_normal(2_500_000, dtype=np.float32)
+    return X.astype(np.float16) if dtype == "float16" else [torch.from_numpy(x).to(torch.bfloat16) for x in X]
+
+
+@pytest.mark.parametrize("offset", [0, 16])
+@pytest.mark.parametrize(("dtype", "m"), [("float16", 4), ("float16", 8), ("bfloat16", 8)])
+def test_few_clients_of_narrow_floats_cost_two_updates(dtype, m, offset, monkeypatch):
+    """The value, and what two threads read at a time. Its certificate makes the centre again, in float32."""
+    monkeypatch.setenv("FEDHOLD_THREADS", "2")
+    X, update = narrow(dtype, m, offset), 2 * 2_500_000
+    for rule in ("mean", "huber", "spectral_huber", "median", "trimmed_mean(f=1)", "krum(f=0)", "geometric_median"):
+        _ = aggregate(X, rule).certificate
+        tracemalloc.start()
+        try:
+            result = aggregate(X, rule)
+            assert tracemalloc.get_traced_memory()[1] < 2 * update, rule
+            assert tracemalloc.get_traced_memory()[0] < 1.1 * update, rule
+            _ = result.certificate
+            assert tracemalloc.get_traced_memory()[1] < 5 * update, rule
+        finally:
+            tracemalloc.stop()
 
 
 @pytest.mark.parametrize("form", ["matrix", "around an offset", "list", "one rejected"])

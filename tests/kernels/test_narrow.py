@@ -37,6 +37,22 @@ def test_every_number_there_is(kind, side):
     assert side.widened(EVERY[:, :0], brain=kind == "bfloat16").shape == (64, 0)
 
 
+@pytest.mark.parametrize("side", [NUMPY, NumbaKernels()], ids=["numpy", "numba"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_nearest_number_there_is(kind, side):
+    """The same bits as by the casts of NumPy and ml_dtypes: for every number there is, halfway between two, and beside that."""
+    narrow, most = KINDS[kind], float(ml_dtypes.finfo(KINDS[kind]).max)
+    exact = EVERY.reshape(-1).view(narrow).astype(np.float32)
+    exact = np.sort(exact[np.isfinite(exact)])
+    halfway = exact[:-1] / 2 + exact[1:] / 2
+    beside = [np.nextafter(halfway, np.float32(way)) for way in (-np.inf, np.inf)]
+    beyond = np.array([1.5 * 65504, -1e30, 3.4e38, -3.4e38], np.float32)
+    numbers = np.concatenate([exact, halfway, *beside, beyond, np.array([-0.0, 1e-45], np.float32)])
+    found = side.narrowed(numbers, BFLOAT16 if kind == "bfloat16" else np.dtype(np.float16))
+    expected = np.clip(numbers, -most, most).astype(narrow)
+    np.testing.assert_array_equal(found.view(np.uint16), expected.view(np.uint16))
+
+
 def test_bfloat16_of_every_library_is_a_view_of_its_bits():
     array = np.array([[1.5, -2.0], [0.25, np.inf]], ml_dtypes.bfloat16)
     for given in (array, torch.tensor(array.astype(np.float32)).to(torch.bfloat16), jnp.asarray(array)):

@@ -64,7 +64,10 @@ STEPS = 4  # passes for one. docs/default.md says what more of them would change
 
 @dataclass(frozen=True)
 class Measurement:
-    """A weighted centre, every client's distance to it, and the force of given pulls on it."""
+    """A weighted centre, every client's distance to it, and the force of given pulls on it.
+
+    The centre is rounded to the clients' dtype where that is narrow and the centre is the value of the call.
+    """
 
     centre: Vector
     distances: Vector
@@ -105,13 +108,13 @@ class _Anchor:
     The distances to any other place follow from products with the data around the anchor point, which cost a fraction of what
     a measurement by subtraction costs.
 
-    place      the anchor point; None: the origin
+    place      the anchor point: a vector, or the index of a client; None: the origin
     distances  |X_i - anchor|
     inexact    the length of an anchor point that is rounded before it is subtracted; 0 for the origin and for clients, which
                are not
     """
 
-    place: Vector | None
+    place: Vector | int | None
     distances: Vector
     inexact: float = 0.0
 
@@ -508,6 +511,7 @@ class Geometry:
         pulls: Weights | None = None,
         origin: Vector | None = None,
         directly: bool = False,
+        final: bool = False,
     ) -> Measurement:
         """The centre, the distances to it, and |sum_i pulls_i (X_i - centre)|, in one pass.
 
@@ -515,6 +519,7 @@ class Geometry:
         pulls     the pulls whose force on the centre is to be found
         origin    with weights that sum to less than 1, the point that gets the rest of the weight
         directly  measure distances by subtraction; by default they come from products where those keep enough digits
+        final     the centre is the value of the call, and may be rounded to its dtype
         """
         known = self.measured(weights) if pulls is None and origin is None and not directly else None
         if known is not None:
@@ -528,7 +533,7 @@ class Geometry:
         if not directly and origin is None:
             distances = None if self._gram is None else self._gram.distances(weights, self.resolution)
             if distances is not None and pulls is None and self._anchor is not None:
-                return Measurement(centre_of(self._updates, weights, self._anchor.place), distances)
+                return Measurement(centre_of(self._updates, weights, self._anchor.place, final=final), distances)
             centre = self._updates.zeros()
             found = self._by_products(weights, pulls, centre)
             if found.distances is not None:

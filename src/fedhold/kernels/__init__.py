@@ -20,6 +20,7 @@ from fedhold.kernels.arrays import (
     Strided,
     Vector,
     Weights,
+    apart,
     between,
     compute_dtype,
     dtype_name,
@@ -39,7 +40,7 @@ from fedhold.kernels.arrays import (
     weighted_median,
 )
 from fedhold.kernels.choice import ENOUGH, kernels_for, numba_version, worth_compiling
-from fedhold.kernels.narrow import BFLOAT16, bits_of, is_narrow, widened
+from fedhold.kernels.narrow import BFLOAT16, bits_of, is_narrow, wide, widened
 from fedhold.kernels.numpy_side import NUMPY, RUN, SQUARE_RUN, TILE, NumpyKernels, Portion
 from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Sums, Swept, added
 from fedhold.kernels.threads import one_blas_thread, shared, thread_count
@@ -68,6 +69,7 @@ __all__ = [
     "Vector",
     "Weights",
     "added",
+    "apart",
     "between",
     "bits_of",
     "compute_dtype",
@@ -92,6 +94,7 @@ __all__ = [
     "to_host",
     "unscaled",
     "weighted_median",
+    "wide",
     "widened",
     "worth_compiling",
 ]

@@ -6,7 +6,7 @@ block by block through the array API.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import addressof, c_char
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
-from fedhold.kernels.narrow import BFLOAT16, bits_of, is_narrow, widened
+from fedhold.kernels.narrow import BFLOAT16, LARGEST_BFLOAT16, bits_of, is_narrow, wide
 
 __all__ = [
     "Block",
@@ -27,6 +27,7 @@ __all__ = [
     "Strided",
     "Vector",
     "Weights",
+    "apart",
     "between",
     "compute_dtype",
     "dtype_name",
@@ -177,7 +178,7 @@ class Strided:
 LARGEST = float(np.finfo(np.float64).max)
 NO_ARRAYS = (list, tuple, dict, np.generic, type)  # Every library would be asked about them, in turn.
 NO_DASK = (np.ndarray, *NO_ARRAYS)
-LARGEST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127
+PART = 2**16  # numbers of narrow vectors that are converted at a time
 
 
 def is_array(thing: object) -> bool:
@@ -253,7 +254,7 @@ def host(array: Any) -> Any:
 def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
     """Any array as a NumPy array of `dtype` (None: of its own); this is free if it is one already."""
     if isinstance(block, np.ndarray):
-        block = widened(bits_of(block), brain=block.dtype == BFLOAT16) if is_narrow(block.dtype) else block
+        block = wide(block)
     elif api.is_torch_array(block):
         block = block.float() if dtype_name(block) == "bfloat16" else block
         block = block.cpu().numpy()
@@ -277,10 +278,19 @@ def between(array: Any, start: int, stop: int) -> Any:
 def from_host(values: Vector, template: Any, name: str) -> Any:
     """`values` with the shape, library and device of `template` and the dtype of that name, or the template's own.
 
-    Integers are rounded; what the dtype cannot hold becomes its nearest finite number.
+    Integers are rounded; what the dtype cannot hold becomes its nearest finite number. Narrow values have this dtype already:
+    the array is a view of them, if its library can make one.
     """
     xp = np if isinstance(template, np.ndarray) else api.array_namespace(template)
     dtype = getattr(xp, name, template.dtype)
+    dtype = np.dtype(dtype) if xp is np else dtype
+    if is_narrow(values.dtype) and _name(dtype) == _name(values.dtype):
+        if xp is np:
+            return values.view(dtype).reshape(template.shape)
+        if api.is_torch_array(template):
+            bits = xp.asarray(bits_of(values).view(np.int16), device=api.device(template))
+            return bits.view(dtype).reshape(template.shape)
+    values = wide(values)
     if xp is np and _name(dtype) == "bfloat16":  # a dtype of another library, which np.finfo does not know
         low, high = -LARGEST_BFLOAT16, LARGEST_BFLOAT16
     else:
@@ -341,12 +351,26 @@ def length(vector: Vector) -> float:
     """The Euclidean norm of one vector, also where squares would overflow; it makes a copy only there."""
     if not isinstance(vector, np.ndarray):
         return float(vector.length())
+    if is_narrow(vector.dtype):
+        return float(np.sqrt(sum(length(wide(part)) ** 2 for part in _parts(vector))))
     with np.errstate(over="ignore", under="ignore"):
         square = float(vector @ vector)
     if 1e-280 < square < np.inf:
         return float(np.sqrt(square))
     # Zeros are common: a value that is its centre exactly.
     return float(lengths(vector[None])[0]) if vector.any() else 0.0
+
+
+def apart(mine: Vector, other: Vector) -> float:
+    """|mine - other|. Where one of them is narrow, a difference of both would take more memory than they do."""
+    if not isinstance(mine, np.ndarray) or not (is_narrow(mine.dtype) or is_narrow(other.dtype)):
+        return length(mine - other)
+    pairs = zip(_parts(mine), _parts(other), strict=True)
+    return float(np.sqrt(sum(length(wide(a) - np.asarray(wide(b), np.float64)) ** 2 for a, b in pairs)))
+
+
+def _parts(vector: Vector) -> Iterator[Vector]:
+    return (vector[start : start + PART] for start in range(0, len(vector), PART))
 
 
 def each(vector: Vector, function: Callable[[Vector], Vector]) -> Vector:

@@ -1,4 +1,4 @@
-"""float16 and bfloat16, which NumPy converts number by number or lacks: their bits, and these as float32."""
+"""float16 and bfloat16, which NumPy converts number by number or lacks: their bits, these as float32, and float32 as these."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BFLOAT16", "bits_of", "is_narrow", "widened"]
+__all__ = ["BFLOAT16", "LARGEST_BFLOAT16", "bits_of", "is_narrow", "narrowed", "wide", "widened"]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: these are its bits, under its name.
+LARGEST_BFLOAT16, LARGEST_FLOAT16 = (2 - 2.0**-7) * 2.0**127, float(np.finfo(np.float16).max)
 # What a float16 that is not finite becomes before its exponent is set right; all others are less.
 BEYOND = np.float32(65536)
 EXPONENT = np.uint32(0x7F800000)  # that of a float32 that is not finite
@@ -43,3 +44,19 @@ def widened(bits: NDArray[np.uint16], *, brain: bool) -> NDArray[np.float32]:
     if numbers.size and max(numbers.max(), -numbers.min()) >= BEYOND:
         wide.view(np.uint32)[np.abs(numbers) >= BEYOND] |= EXPONENT
     return numbers
+
+
+def wide(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Numbers that may be float16 or BFLOAT16, as float32 then; others as they are."""
+    return widened(bits_of(numbers), brain=numbers.dtype == BFLOAT16) if is_narrow(numbers.dtype) else numbers
+
+
+def narrowed(numbers: NDArray[np.float32], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The nearest float16 or BFLOAT16 numbers; what is too large becomes the largest one."""
+    if dtype != BFLOAT16:
+        return np.clip(numbers, -LARGEST_FLOAT16, LARGEST_FLOAT16).astype(np.float16)
+    bits = np.clip(numbers, -LARGEST_BFLOAT16, LARGEST_BFLOAT16).view(np.uint32)
+    bits += np.uint32(0x7FFF) + (
+        (bits >> np.uint32(16)) & np.uint32(1)
+    )  # Of two equally near numbers, the even one counts.
+    return (bits >> np.uint32(16)).astype(np.uint16).view(BFLOAT16)

@@ -24,6 +24,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Strided, Vector
+from fedhold.kernels.narrow import BFLOAT16
 from fedhold.kernels.numpy_side import RUN, TILE, NumpyKernels, Portion
 from fedhold.kernels.sums import Pairs, Products, Residuals, Squares, Swept
 
@@ -41,7 +42,7 @@ MANY = 256  # clients, from which on BLAS is faster than compiled code shared by
 MIXED_COLUMNS = 256  # columns of a tile: 500 rows of them fill half of the L2 cache
 
 # Copies of arrays whose numbers do not lie in the order of their axes.
-SIDE = 64  # numbers of a tile, either way. It is copied in runs as they lie in memory, and turned in the L1 cache.
+SIDE = 64  # numbers of a run. Eight of them are read side by side, and turned in the L1 cache.
 FEWEST = 16  # numbers of a run: a cache line
 MOST_RUNS = 2**16  # runs that the table of a layout may have: half a megabyte
 STRIP = 8192  # columns of arrays whose numbers lie apart that are copied at a time
@@ -158,6 +159,11 @@ class NumbaKernels(NumpyKernels):
         wide = np.empty(bits.shape, np.uint32)
         _widen(*_line_of(bits), brain, wide)
         return wide.view(np.float32)
+
+    def narrowed(self, numbers: NDArray[np.float32], dtype: np.dtype[Any]) -> Block:
+        bits = np.empty(len(numbers), np.uint16)
+        _shorten(numbers.view(np.uint32), dtype == BFLOAT16, bits)
+        return bits.view(dtype)
 
     def columns(self, block: Block | Rows, at: slice) -> Block:
         if not isinstance(block, Rows):
@@ -655,7 +661,7 @@ def _pairs(a, b, c, d, e, f, g, h, products, k):
             products[row, k + column] += found[column]
 
 
-# Conversion: `narrow.widened` says how it works.
+# Conversion: `narrow.widened` and `narrow.narrowed` say how it works.
 
 
 @_compiled(reorder=False)
@@ -673,6 +679,24 @@ def _widen(line, starts, brain, wide):
                 number = np.float32(np.uint32(digits).view(np.float32) * np.float32(2.0**112))
                 odd = np.uint32(0x7F800000) if digits >= np.uint32(0x0F800000) else np.uint32(0)  # not finite
                 bits[j] = np.uint32(number.view(np.uint32) | odd | sign)
+
+
+@_compiled(reorder=False)
+def _shorten(wide, brain, bits):
+    """Write the bits of the nearest float16 or bfloat16 numbers to `bits`, given those of finite float32 ones."""
+    for j in range(bits.size):
+        sign, size = np.uint32(wide[j] >> 16) & 0x8000, np.uint32(wide[j] & 0x7FFFFFFF)
+        # Half of the last digit is added before the rest is cut off: of two equally near numbers, the even one counts.
+        if brain:
+            size = min(size, np.uint32(0x7F7F0000))
+            found = np.uint32(size + 0x7FFF + (np.uint32(size >> 16) & 1)) >> 16
+        else:
+            size = min(size, np.uint32(0x477FE000))
+            normal = np.uint32(size - (112 << 23) + 0x0FFF + (np.uint32(size >> 13) & 1)) >> 13
+            # Below the least normal number, a sum with 1/2 rounds: its last digit is that of a float16.
+            small = np.float32(np.uint32(size).view(np.float32) + np.float32(0.5))
+            found = normal if size >= np.uint32(0x38800000) else small.view(np.uint32) - np.uint32(0x3F000000)
+        bits[j] = np.uint16(found | sign)
 
 
 # Copies of rows, and of arrays of other layouts.
@@ -694,7 +718,7 @@ def _flatten(line, starts, before, count, step, after, start, rows, out):
     The number at (i, j, k) of an array lies at before[i] + j * step + after[k] from its first one. Arrays whose numbers only
     lie apart are copied in short parts: they may lie among each other, and one finds in cache what another has read.
     """
-    tile, width = np.empty((SIDE, SIDE), line.dtype), out.shape[1]
+    tile, width = np.empty(8 * SIDE, line.dtype), out.shape[1]
     part = STRIP if after.size == 1 and step > 1 else width
     for done in range(0, width, part):
         for i in range(rows.size):
@@ -729,24 +753,39 @@ def _flatten_one(line, origin, before, count, step, after, start, tile, out):
 
 @_compiled(reorder=False)
 def _turn(line, first, count, step, after, tile, out):
-    """Write the number at first + j * step + after[k] to out[j, k], tile by tile: it is read along j, and written along k."""
+    """Write the number at first + j * step + after[k] to out[j, k].
+
+    Eight runs along j are read side by side to a tile, whose rows of eight numbers are then written.
+    """
     inner = after.size
-    for j in range(0, count, SIDE):
-        high = min(SIDE, count - j)
-        for k in range(0, inner, SIDE):
-            wide = min(SIDE, inner - k)
-            for p in range(wide):
-                a, b = np.uint64(first + after[k + p] + j * step), np.uint64(step)
-                if step == 1:  # The compiler then uses vector instructions.
-                    for q in range(high):
-                        tile[p, q] = line[a + np.uint64(q)]
-                else:
-                    for q in range(high):
-                        tile[p, q] = line[a + b * np.uint64(q)]
+    for k in range(0, inner - 7, 8):
+        for j in range(0, count, SIDE):
+            high, away = min(SIDE, count - j), first + j * step
+            a, b = np.uint64(away + after[k]), np.uint64(away + after[k + 1])
+            c, d = np.uint64(away + after[k + 2]), np.uint64(away + after[k + 3])
+            e, f = np.uint64(away + after[k + 4]), np.uint64(away + after[k + 5])
+            g, h = np.uint64(away + after[k + 6]), np.uint64(away + after[k + 7])
+            if step == 1:  # The compiler then uses vector instructions.
+                for q in range(high):
+                    n, p = np.uint64(q), np.uint64(8) * np.uint64(q)
+                    tile[p], tile[p + np.uint64(1)] = line[a + n], line[b + n]
+                    tile[p + np.uint64(2)], tile[p + np.uint64(3)] = line[c + n], line[d + n]
+                    tile[p + np.uint64(4)], tile[p + np.uint64(5)] = line[e + n], line[f + n]
+                    tile[p + np.uint64(6)], tile[p + np.uint64(7)] = line[g + n], line[h + n]
+            else:
+                for q in range(high):
+                    n, p = np.uint64(q * step), np.uint64(8) * np.uint64(q)
+                    tile[p], tile[p + np.uint64(1)] = line[a + n], line[b + n]
+                    tile[p + np.uint64(2)], tile[p + np.uint64(3)] = line[c + n], line[d + n]
+                    tile[p + np.uint64(4)], tile[p + np.uint64(5)] = line[e + n], line[f + n]
+                    tile[p + np.uint64(6)], tile[p + np.uint64(7)] = line[g + n], line[h + n]
             for q in range(high):
-                a = np.uint64((j + q) * inner + k)
-                for p in range(wide):
-                    out[a + np.uint64(p)] = tile[p, q]
+                n, p = np.uint64((j + q) * inner + k), np.uint64(8) * np.uint64(q)
+                for i in range(8):
+                    out[n + np.uint64(i)] = tile[p + np.uint64(i)]
+    for k in range(inner - inner % 8, inner):
+        for j in range(count):
+            out[np.uint64(j * inner + k)] = line[np.uint64(first + after[k] + j * step)]
 
 
 # Mixtures: four new rows from four old ones at a time.

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Strided, Vector, between
-from fedhold.kernels.narrow import widened
+from fedhold.kernels.narrow import narrowed, widened
 from fedhold.kernels.sums import Pairs, Products, Residuals, Signs, Squares, Swept
 
 __all__ = ["NUMPY", "RUN", "SQUARE_RUN", "TILE", "NumpyKernels", "Portion"]
@@ -126,7 +127,7 @@ class NumpyKernels:
         sums = (rows[0] if len(rows) == 1 else rows).astype(block.dtype) @ residual
         delta = sums if len(rows) == 1 else sums[0]
         if centre is not None:
-            centre[:] = delta if anchor is None else anchor + delta
+            _write(anchor, delta, centre)
         found = self.products(residual, delta, None)
         return found if len(rows) == 1 else Products(found.along, found.size, float(np.dot(sums[1], sums[1])))
 
@@ -144,7 +145,7 @@ class NumpyKernels:
             return
         # A copy of the whole block costs more than all else, where memory has to be asked for.
         for at in _cached(block):
-            centre[at] = anchor[at] + shares @ _around(block[:, at], anchor[at])
+            _write(anchor[at], shares @ _around(block[:, at], anchor[at]), centre[at])
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
         """The products of every row of the block with every vector of rows @ X, one column for each of them."""
@@ -224,6 +225,10 @@ class NumpyKernels:
         """The float16 numbers with these bits, or the bfloat16 ones (`brain`), as float32; the block may be `Rows`."""
         return widened(np.asarray(bits), brain=brain)
 
+    def narrowed(self, numbers: NDArray[np.float32], dtype: np.dtype[Any]) -> Block:
+        """The nearest numbers of a narrow dtype; what is too large becomes the largest one."""
+        return narrowed(numbers, dtype)
+
     # Copies.
 
     def columns(self, block: Block | Rows, at: slice) -> Block:
@@ -280,6 +285,14 @@ NUMPY = NumpyKernels()
 def _around(block: Block, anchor: Vector | None) -> Block:
     """The rows around an anchor point."""
     return block if anchor is None else block - anchor.astype(block.dtype, copy=False)
+
+
+def _write(anchor: Vector | None, delta: Block, centre: Vector) -> None:
+    """Write anchor + delta to `centre`; in float64, because both may be float32, and delta is the smaller one."""
+    if anchor is None:
+        centre[:] = delta
+    else:
+        np.add(anchor, delta, out=centre, dtype=np.float64, casting="same_kind")
 
 
 def _cached(block: Block, numbers: int = CACHED) -> Iterator[slice]:

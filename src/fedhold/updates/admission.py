@@ -78,7 +78,7 @@ class Admission:
 
     def received(self, update: object) -> Vector:
         """What the caller received as an update, in the units in which the updates are read: rounded to its dtype."""
-        flat, base = self.updates.vector([host(leaf.array) for leaf in flatten(update)]), self.updates.base
+        flat, base = self.updates.received([host(leaf.array) for leaf in flatten(update)]), self.updates.base
         return each(flat, lambda part: np.ldexp(part, base)) if base else flat
 
     def place(self, update: object, name: str) -> Vector:

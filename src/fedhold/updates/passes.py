@@ -30,9 +30,11 @@ from fedhold.kernels import (
     Swept,
     Vector,
     Weights,
+    is_narrow,
     middle,
     shared,
     thread_count,
+    wide,
 )
 from fedhold.updates.matrix import SINGLE_ROOM, Updates
 
@@ -76,6 +78,30 @@ FEWER_SAMPLED = 64  # columns that tell whether all clients are far from 0
 ROWS_OF_PAIRS = 2**22  # distances of some clients to all that a thread has at a time: 32 MB
 STRAIGHT = 1e-4  # Points off a line by less than this, relatively, are on it.
 NEAR = 2  # An origin within this many times the clients' distances to their median costs no digits that matter.
+
+
+Anchor = Vector | int | None
+"""What is subtracted from every client: a place, one of the clients (its index, so that nothing is copied), or nothing."""
+
+
+def _place(anchor: Anchor, block: Block, at: slice) -> Block | None:
+    """The anchor point in the columns of a block."""
+    if anchor is None:
+        return None
+    return cast(Block, block[anchor] if isinstance(anchor, int) else anchor[at])
+
+
+def _room(row: Vector, at: slice) -> Vector:
+    """Where a kernel writes some numbers of a row: in the row, or beside it where it is narrow. `_write` is to follow."""
+    return np.empty(at.stop - at.start, np.float32) if is_narrow(row.dtype) else row[at]
+
+
+def _write(kernels: NumpyKernels, numbers: Vector, row: Vector, at: slice) -> None:
+    """Write numbers to a row, rounded to its dtype."""
+    if is_narrow(row.dtype):
+        row[at] = kernels.narrowed(numbers.astype(np.float32, copy=False), row.dtype)
+    elif numbers.base is not row:
+        row[at] = numbers
 
 
 # The second view: one block of columns -> one row.
@@ -141,7 +167,7 @@ class FirstLook:
     magnitudes    |X_i|; or max_j |x_ij| for a client whose squares overflow or vanish. It is not finite exactly where some
                   number of the client is not
     lengths       True for the clients whose magnitude is |X_i|
-    reference     r: a client's update, which was subtracted from all, because all are far from 0; None where 0 was as good
+    reference     the client r whose update was subtracted from all, because all are far from 0; None where 0 was as good
     around        |X_i - r| for all clients, where there is a reference
     pairs         <X_i - r, X_j - r> for all pairs, if pairs were wanted
     row           the row of the column rule, or the weighted centre, if one was wanted
@@ -151,7 +177,7 @@ class FirstLook:
 
     magnitudes: Vector
     lengths: NDArray[np.bool_]
-    reference: Vector | None = None
+    reference: int | None = None
     around: Vector | None = None
     pairs: Matrix | None = None
     row: Vector | None = None
@@ -163,13 +189,16 @@ class FirstLook:
         lengths = self.lengths[admitted]
         usual = lengths.all()  # Otherwise the sums over columns have overflowed or lost their digits.
         everyone = usual and admitted.all()
-        around = None if self.around is None else self.around[admitted]
+        # Once r is rejected, nobody subtracts it any more.
+        there = self.reference is None or bool(admitted[self.reference])
+        before = None if self.reference is None else admitted[: self.reference]
+        pairs = self.pairs if usual and there else None
         return FirstLook(
             magnitudes=self.magnitudes[admitted],
             lengths=lengths,
-            reference=self.reference,
-            around=around,
-            pairs=_cut(self.pairs, np.flatnonzero(admitted)) if usual and self.pairs is not None else None,
+            reference=int(np.count_nonzero(before)) if before is not None and there else None,
+            around=self.around[admitted] if self.around is not None and there else None,
+            pairs=None if pairs is None else _cut(pairs, np.flatnonzero(admitted)),
             row=self.row if everyone else None,
             row_products=self.row_products if everyone else None,
             centre=self.centre if everyone else None,
@@ -193,22 +222,23 @@ class _Looked(Sums):
 def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     """The first pass over the data. It assumes that all clients will be admitted; see `FirstLook.of`."""
     kernels, m = updates.ordering if isinstance(wanted, Columnwise) else updates.kernels, updates.m
-    row = updates.zeros() if isinstance(wanted, Columnwise | Centre) else None
     centre = wanted if isinstance(wanted, Centre) else None
+    row = None
+    if wanted is not None and not isinstance(wanted, AllPairs):
+        # A row that no sample has led to is the value of the call.
+        row = updates.blank() if centre is None or centre.sample is None else updates.zeros()
     client = _central_client(updates, wanted)
-    reference = None if client is None else updates.zeros()
-    place_in = _place_in(client, reference)
     if isinstance(wanted, Columnwise):
-        look, portion = _row_look(kernels, wanted, row, place_in), kernels.ordering(m, copied=False)
+        look, portion = _row_look(kernels, wanted, row, client), kernels.ordering(m, copied=False)
     elif isinstance(wanted, AllPairs):
-        look, portion = _pairs_look(kernels, place_in), kernels.pairing(m)
+        look, portion = _pairs_look(kernels, client), kernels.pairing(m)
     elif isinstance(wanted, Centre):
         look, portion = (
-            _centre_look(kernels, wanted.weights, row, place_in),
+            _centre_look(kernels, wanted.weights, row, client),
             kernels.squaring(around=client is not None),
         )
     else:
-        look, portion = _plain_look(kernels, place_in), kernels.squaring(around=client is not None)
+        look, portion = _plain_look(kernels, client), kernels.squaring(around=client is not None)
     with np.errstate(over="ignore", invalid="ignore"):
         found = updates.sum(look, portion)
         magnitudes = np.sqrt(found.squares.own)
@@ -222,59 +252,52 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
         odd = np.flatnonzero(~lengths)
         parts = updates.take(odd).map(lambda block, _: kernels.largest(block), kernels.looking())
         magnitudes[odd] = np.maximum.reduce(list(parts), axis=0)  # This propagates NaN.
-    return FirstLook(magnitudes, lengths, reference, around, found.pairs, row, found.row_products, centre)
+    return FirstLook(magnitudes, lengths, client, around, found.pairs, row, found.row_products, centre)
 
 
-Place = Callable[[Block, slice], Block | None]
-"""(block, its columns) -> the place there that is subtracted from the clients; None: the origin."""
-
-
-def _place_in(client: int | None, reference: Vector | None) -> Place:
-    """The place of a client, which is also written to `reference`."""
-
-    def place(block: Block, at: slice) -> Block | None:
-        if client is None or reference is None:
-            return None
-        reference[at] = block[client]
-        return cast(Block, block[client])
-
-    return place
-
-
-def _plain_look(kernels: NumpyKernels, place_in: Place) -> Callable[[Block, slice], _Looked]:
-    return lambda block, at: _Looked(kernels.squares(block, place_in(block, at)))
+def _plain_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, slice], _Looked]:
+    return lambda block, at: _Looked(kernels.squares(block, _place(client, block, at)))
 
 
 def _row_look(
-    kernels: NumpyKernels, rule: Columnwise, row: Vector | None, place_in: Place
+    kernels: NumpyKernels, rule: Columnwise, row: Vector | None, client: int | None
 ) -> Callable[[Block, slice], _Looked]:
     assert row is not None
 
     def look(block: Block, at: slice) -> _Looked:
-        row[at] = rule.row_of(kernels, block)
-        place = place_in(block, at)
-        delta = row[at] if place is None else row[at] - place
-        products = kernels.products_in_threads(block, delta.astype(block.dtype), place)
+        numbers = rule.row_of(kernels, block)
+        _write(kernels, numbers, row, at)
+        place = _place(client, block, at)
+        products = kernels.products_in_threads(block, _less(numbers, place, block.dtype), place)
         return _Looked(kernels.squares(block, place), row_products=products)
 
     return look
 
 
+def _less(numbers: Vector, place: Block | None, dtype: np.dtype[Any]) -> Block:
+    """numbers - place, rounded to the dtype only then."""
+    if place is None:
+        return numbers.astype(dtype)
+    return np.subtract(numbers, place, out=np.empty(len(numbers), dtype), casting="same_kind")
+
+
 def _centre_look(
-    kernels: NumpyKernels, weights: Weights, row: Vector | None, place_in: Place
+    kernels: NumpyKernels, weights: Weights, row: Vector | None, client: int | None
 ) -> Callable[[Block, slice], _Looked]:
     assert row is not None
 
     def look(block: Block, at: slice) -> _Looked:
-        found: Swept = kernels.first_sweep(block, weights, place_in(block, at), row[at])
+        here = _room(row, at)
+        found: Swept = kernels.first_sweep(block, weights, _place(client, block, at), here)
+        _write(kernels, here, row, at)
         return _Looked(found.squares, row_products=found.products)
 
     return look
 
 
-def _pairs_look(kernels: NumpyKernels, place_in: Place) -> Callable[[Block, slice], _Looked]:
+def _pairs_look(kernels: NumpyKernels, client: int | None) -> Callable[[Block, slice], _Looked]:
     def look(block: Block, at: slice) -> _Looked:
-        place = place_in(block, at)
+        place = _place(client, block, at)
         found = kernels.gram(block, place)
         around = None if place is None else found.products.diagonal().copy()
         return _Looked(Squares(found.squares, around), pairs=found.products)
@@ -433,9 +456,7 @@ def measured(updates: Updates, weights: Weights, pulls: Weights | None, origin: 
     return Measured(centre, updates.sum(kernel, kernels.measuring()))
 
 
-def swept(
-    updates: Updates, weights: Weights, pulls: Weights | None, anchor: Vector | None, centre: Vector | None
-) -> Products:
+def swept(updates: Updates, weights: Weights, pulls: Weights | None, anchor: Anchor, centre: Vector | None) -> Products:
     """The products that give distances to the centre weights @ X from those to an anchor point (None: the origin).
 
     pulls   the pulls whose force |pulls @ X| is to be found
@@ -445,31 +466,34 @@ def swept(
     kernels = updates.kernels
 
     def kernel(block: Block, at: slice) -> Products:
-        here, there = (None if vector is None else vector[at] for vector in (anchor, centre))
-        return kernels.sweep(block, rows, here, there)
+        return kernels.sweep(block, rows, _place(anchor, block, at), None if centre is None else centre[at])
 
     return updates.sum(kernel, kernels.sweeping())
 
 
-def centre_of(updates: Updates, weights: Weights, anchor: Vector | None) -> Vector:
-    """The centre weights @ X, by residuals to an anchor point (None: the origin); the weights sum to 1."""
-    centre, kernels = updates.zeros(), updates.kernels
+def centre_of(updates: Updates, weights: Weights, anchor: Anchor, *, final: bool) -> Vector:
+    """The centre weights @ X, by residuals to an anchor point (None: the origin); the weights sum to 1.
+
+    final  whether it is the value of the call, and may be rounded to its dtype
+    """
+    centre, kernels = updates.blank() if final else updates.zeros(), updates.kernels
 
     def kernel(block: Block, at: slice) -> None:
-        kernels.centre(block, weights, None if anchor is None else anchor[at], centre[at])
+        here = _room(centre, at)
+        kernels.centre(block, weights, _place(anchor, block, at), here)
+        _write(kernels, here, centre, at)
 
     updates.run(kernel, kernels.sweeping())
     return centre
 
 
-def products_with(updates: Updates, place: Vector, anchor: Vector | None) -> Products:
+def products_with(updates: Updates, place: Vector, anchor: Anchor) -> Products:
     """The products that give distances to a place from those to an anchor point (None: the origin)."""
     kernels = updates.kernels
 
     def kernel(block: Block, at: slice) -> Products:
-        here = None if anchor is None else anchor[at]
-        delta = place[at] if here is None else place[at] - here
-        return kernels.products(block, delta.astype(block.dtype), here)
+        here = _place(anchor, block, at)
+        return kernels.products(block, _less(wide(place[at]), here, block.dtype), here)
 
     return updates.sum(kernel, kernels.sweeping())
 
@@ -477,7 +501,7 @@ def products_with(updates: Updates, place: Vector, anchor: Vector | None) -> Pro
 def squared_distances_to(updates: Updates, place: Vector) -> Vector:
     """|X_i - place|^2 of every client, by subtraction."""
     kernels = updates.kernels
-    return updates.sum(lambda block, at: kernels.squared_distances(block, place[at]), kernels.measuring())
+    return updates.sum(lambda block, at: kernels.squared_distances(block, wide(place[at])), kernels.measuring())
 
 
 def summed(updates: Updates, measure: Callable[[Block, slice], Any]) -> NDArray[np.float64]:
@@ -494,7 +518,7 @@ def summed(updates: Updates, measure: Callable[[Block, slice], Any]) -> NDArray[
     return replace(updates, wide=False).sum(kernel, updates.kernels.looking())
 
 
-def images(updates: Updates, rows: Matrix, anchor: Vector | None) -> Matrix:
+def images(updates: Updates, rows: Matrix, anchor: Anchor) -> Matrix:
     """<X_i - r, v> of every client i with every vector v of rows @ (X - r), one column for each, r the anchor (None: 0).
 
     The vectors v live one block at a time.
@@ -502,7 +526,8 @@ def images(updates: Updates, rows: Matrix, anchor: Vector | None) -> Matrix:
     kernels = updates.kernels
 
     def kernel(block: Block, at: slice) -> Matrix:
-        return kernels.images(block if anchor is None else block - anchor[at].astype(block.dtype), rows)
+        here = _place(anchor, block, at)
+        return kernels.images(block if here is None else block - here.astype(block.dtype, copy=False), rows)
 
     # Around an anchor point a block is copied, so that it must be small.
     portion = kernels.sweeping() if anchor is None else replace(kernels.sweeping(), numbers=TILE)
@@ -514,7 +539,7 @@ def gram_around(updates: Updates, place: Vector) -> Matrix:
     kernels = updates.kernels
 
     def kernel(block: Block, at: slice) -> Pairs:
-        return kernels.gram(block, place[at].astype(block.dtype))
+        return kernels.gram(block, wide(place[at]).astype(block.dtype))
 
     return updates.sum(kernel, kernels.pairing(updates.m)).products
 
@@ -533,7 +558,7 @@ def over_pairs(updates: Updates, place: Vector, measure: Callable[[Matrix], Vect
         squares = np.zeros((len(clients), m))
         for span in spans:
             block = updates.read(span.start, span.stop)
-            residual = block - place[span.start : span.stop].astype(block.dtype)
+            residual = block - wide(place[span.start : span.stop]).astype(block.dtype)
             squares -= residual[clients] @ residual.T
         squares *= 2
         squares += own
