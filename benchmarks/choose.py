@@ -25,6 +25,9 @@ USUAL, SKEWED = "without-label-skew", "label-skew"
 DEFAULT = inspect.signature(aggregate).parameters["rule"].default
 MIXED = "nearest_neighbour_mixing | "
 NO_ATTACK = "no attack"
+BAR = "\\|"  # within a table of Markdown
+FEW = "worst at 20%"
+SOUND = 0.8  # kept in the mean: a rule that keeps less is no defence against anything
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,38 @@ def in_short(rows: list[Row]) -> list[str]:
     return lines
 
 
+def which_when(usual: list[Row], skewed: list[Row]) -> list[str]:
+    """A table of what a server may know or fear, the rule to take then, and the numbers that say so."""
+    blind, told = ([row for row in usual if row["knows"] == knows] for knows in ("", "told f"))
+    rooted = [row for row in usual if "has samples" in row["knows"]]
+    sound = [row for row in blind if row.number("mean") >= SOUND and row["backdoor"]]
+    lines = ["| your case | take | because |", "|---|---|---|"]
+
+    def add(case: str, rule: Row, numbers: str) -> None:
+        lines.append(f"| {case} | `{rule['rule'].replace('|', BAR)}` | {numbers} |")
+
+    if blind:
+        one = min(blind, key=by_rank)
+        in_all = f"{one['mean']} kept in the mean, {one['worst attack']} under the worst attack"
+        add("You do not know how many lie", one, f"mean rank {one['mean rank']} of {len(usual)}, {in_all}")
+    if told and FEW in told[0].words:
+        one = max(told, key=lambda row: (row.number(FEW), -row.number("mean rank")))
+        add("You know how many lie: a fifth at most", one, f"{one[FEW]} kept in the worst case at 20 %")
+    if rooted:
+        one = max(rooted, key=worst)
+        numbers = f"{one['worst case']} kept in the worst case"
+        add("The server has a few clean samples, and two fifths may lie", one, numbers)
+    if sound:
+        one = min(sound, key=lambda row: row.number("backdoor"))
+        numbers = f"{one['backdoor']} of them succeed, and {one['mean']} is kept in the mean"
+        add("You fear backdoors more than a loss of accuracy", one, numbers)
+    if skewed:
+        one = max((row for row in skewed if not row["knows"]), key=by_attack)
+        numbers = f"{one['worst attack']} kept under the worst attack, {one['mean']} in the mean"
+        add("Clients hold few classes each, and you do not know how many lie", one, numbers)
+    return lines
+
+
 def worst(row: Row) -> tuple[float, float]:
     return row.number("worst case"), -row.number("mean rank")
 
@@ -102,7 +137,7 @@ def shown(rows: list[Row]) -> list[str]:
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     names = [f"**`{row['rule']}`**" if row["rule"] == DEFAULT else f"`{row['rule']}`" for row in rows]
     return lines + [
-        "| " + " | ".join([name.replace("|", "\\|"), *(row[column] for column in columns[1:])]) + " |"
+        "| " + " | ".join([name.replace("|", BAR), *(row[column] for column in columns[1:])]) + " |"
         for name, row in zip(names, rows, strict=True)
     ]
 
@@ -189,14 +224,19 @@ def document(folder: Path, momentum: Path | None, figure: str, note: str) -> str
         "",
         "Which rule holds best depends on what you know and on how alike your clients' data are. These numbers come from",
         "`fedhold arena`: every rule against every attack. A number is the share that a rule keeps of what plain averaging",
-        "learns where nobody lies. The worst case is over all attacks, fractions of liars and data sets: one cell decides",
-        "it, and where that cell breaks every rule, it says nothing about any. So there is a second measure, chosen before it",
-        "was computed: an adversary chooses the attack, but neither the data nor how many lie. `worst attack` is the least",
-        "over attacks, as a mean over data sets and fractions of liars. [The default rule](default.md) says which cells break",
-        "nearly every rule, and why.",
+        "learns where nobody lies; a model that gives one answer for everything has learnt nothing. The worst case is over all",
+        "attacks, fractions of liars and data sets: one cell decides it, and where that cell breaks every rule, it says",
+        "nothing about any. So there is a second measure, chosen before it was computed: an adversary chooses the attack, but",
+        "neither the data nor how many lie. `worst attack` is the least over attacks, as a mean over data sets and fractions",
+        "of liars. [The default rule](default.md) says which cells break nearly every rule, and why.",
         "`benchmarks/choose.py` writes this page.",
         "",
         *([note, ""] if note else []),
+        *which_when(usual, skewed),
+        "",
+        "Where honest clients come in groups, or their updates are skewed, and few of them lie, `huber` loses least to the",
+        "mean: [the default rule](default.md) says by how much.",
+        "",
     ]
     if usual:
         lines += [
