@@ -38,12 +38,13 @@ print(kernels() - ahead)
 """
 
 
-@pytest.mark.parametrize(
-    ("rule", "m", "numbers"), [("huber", 100, 22), ("spectral_huber", 40, 22), ("median", 50, 18)]
-)
+@pytest.mark.parametrize(("rule", "m", "numbers"), [("huber", 100, 22), ("spectral_huber", 40, 22), ("median", 50, 18)])
 def test_nothing_is_left_to_compile(rule, m, numbers):
     run = subprocess.run(
-        [sys.executable, "-c", COMPILED, rule, str(m), "float32", str(numbers)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", COMPILED, rule, str(m), "float32", str(numbers)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "set()"
