@@ -200,17 +200,15 @@ def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list
     return [*stages, _stage(final, RULES, "rule", parameters)]
 
 
-@lru_cache(
-    maxsize=256
-)  # A server has the same spec in every round, and to read its syntax takes as long as a small mean.
-def _calls(spec: str) -> list[Written]:
-    """The calls that a spec is made of, as they are written."""
+@lru_cache(maxsize=256)
+def _calls(spec: str) -> tuple[Written, ...]:
+    """The calls that a spec is made of, as they are written. They are kept, because every round has the same spec."""
     parts: list[ast.expr] = []
     tree = _tree(spec, "rule", "a name, name(f=10), or mixing(f=10) | name(f=10)")
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
         parts.insert(0, tree.right)
         tree = tree.left
-    return [_call(part) for part in (tree, *parts)]
+    return tuple(_call(part) for part in (tree, *parts))
 
 
 def _stage(call: Written, known: Mapping[str, Callable[..., Any]], what: str, more: Mapping[str, Any]) -> Stage:
