@@ -195,18 +195,23 @@ def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list
         )
     if rule in RULES:
         return [Stage(rule, RULES[rule], dict(parameters))]
+    *mixings, final = _calls(rule)
+    stages = [_stage(call, MIXINGS, "mixing", {}) for call in mixings]
+    return [*stages, _stage(final, RULES, "rule", parameters)]
+
+
+@lru_cache(maxsize=256)
+def _calls(spec: str) -> tuple[Written, ...]:
+    """The calls that a spec is made of, as they are written. They are kept, because every round has the same spec."""
     parts: list[ast.expr] = []
-    tree = _tree(rule, "rule", "a name, name(f=10), or mixing(f=10) | name(f=10)")
+    tree = _tree(spec, "rule", "a name, name(f=10), or mixing(f=10) | name(f=10)")
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
         parts.insert(0, tree.right)
         tree = tree.left
-    parts.insert(0, tree)
-    stages = [_stage(part, MIXINGS, "mixing", {}) for part in parts[:-1]]
-    return [*stages, _stage(parts[-1], RULES, "rule", parameters)]
+    return tuple(_call(part) for part in (tree, *parts))
 
 
-def _stage(node: ast.expr, known: Mapping[str, Callable[..., Any]], what: str, more: Mapping[str, Any]) -> Stage:
-    call = _call(node)
+def _stage(call: Written, known: Mapping[str, Callable[..., Any]], what: str, more: Mapping[str, Any]) -> Stage:
     if what == "rule" and call.name in MIXINGS:
         raise ValueError(unknown(what, call.name, known) + " (it is a mixing: write it before a rule)")
     function, arguments = function_named(call.name, what, known), call.parameters

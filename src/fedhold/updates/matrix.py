@@ -434,8 +434,11 @@ class Updates:
     @cached_property
     def ordering(self) -> NumpyKernels:
         """The kernels to use for order statistics of data of this size, whatever a mixture makes of it."""
-        # Compiled code orders as many columns at a time as a line has, and would take longer than NumPy for very few.
-        return self.kernels if self.d < LINE else kernels_for(self._rows * self.d, ordering=True)
+        # Compiled code orders as many columns at a time as a line has, and would take longer than NumPy for very few. It needs
+        # rows that are contiguous, and where columns are, a copy of each block would take what it saves.
+        rows = self.sources[0].rows
+        in_columns = isinstance(rows, np.ndarray) and _in_columns(rows)
+        return self.kernels if self.d < LINE or in_columns else kernels_for(self._rows * self.d, ordering=True)
 
     @property
     def resolution(self) -> float:
