@@ -20,7 +20,6 @@ import numba
 import numpy as np
 from numba.core.caching import FunctionCache
 from numba.core.runtime import rtsys
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Rows, Strided, Vector
@@ -218,16 +217,9 @@ def _line_of(block: Block | Rows) -> tuple[Block, NDArray[np.int64]]:
 
     Where the numbers of a row are not contiguous, it is the memory of a copy.
     """
-    if isinstance(block, Rows):
-        return block.line, block.starts
-    size, (apart, step) = block.itemsize, block.strides
-    if step != size or apart < 0 or apart % size or not block.flags.aligned:
-        block = np.array(block, order="C")
-        apart = block.strides[0]
-    apart //= size
-    starts = apart * np.arange(len(block))
-    # It is always read-only, so that compiled code sees one type and is compiled once.
-    return as_strided(block, ((len(block) - 1) * apart + block.shape[1],), (size,), writeable=False), starts
+    rows = block if isinstance(block, Rows) else Rows.of_matrix(block) or Rows.of_matrix(np.array(block, order="C"))
+    assert rows is not None
+    return rows.line, rows.starts
 
 
 @dataclass(frozen=True, eq=False)

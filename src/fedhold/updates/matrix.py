@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -91,7 +92,8 @@ class Source:
     def of(rows: Any, size: int) -> Source:
         """A source that is read in float32 where no client's dtype has more digits."""
         stacked = hasattr(rows, "dtype")
-        names = {dtype_name(rows)} if stacked else {dtype_name(row) for row in rows}
+        alike = stacked or len(set(map(attrgetter("dtype"), rows))) == 1
+        names = {dtype_name(rows if stacked else rows[0])} if alike else {dtype_name(row) for row in rows}
         wide = any(compute_dtype(name) is np.float64 for name in names)
         axes = None if stacked else _axes_in_memory(rows)
         rows = rows if axes is None else [row.transpose(axes) for row in rows]
@@ -110,20 +112,23 @@ class Source:
     @cached_property
     def lying(self) -> Lying | None:
         """The clients' arrays where they lie; None where they have to be converted or fetched."""
-        whole = isinstance(self.rows, list | np.ndarray)
-        if not whole or not all(isinstance(row, np.ndarray) and row.dtype == self.dtype for row in self.rows):
+        if isinstance(self.rows, np.ndarray) and self.rows.dtype == self.dtype:
+            matrix = Rows.of_matrix(self.rows)
+            return Lying.of(list(self.rows)) if matrix is None else Lying.contiguous(matrix)
+        if not isinstance(self.rows, list) or not _are_arrays(self.rows):
             return None
-        return Lying.of(list(self.rows))
+        as_it_is = set(map(attrgetter("dtype"), self.rows)) == {np.dtype(self.dtype)}
+        return Lying.of(self.rows) if as_it_is else None
 
     @cached_property
     def narrow(self) -> Narrow | None:
         """The clients' arrays, where all are float16 or all bfloat16, in memory."""
         if isinstance(self.rows, np.ndarray):
             return Narrow(bits_of(self.rows), self.rows.dtype == BFLOAT16) if is_narrow(self.rows.dtype) else None
-        if not isinstance(self.rows, list) or not all(isinstance(row, np.ndarray) for row in self.rows):
+        if not isinstance(self.rows, list) or not isinstance(self.rows[0], np.ndarray):
             return None
         kind = self.rows[0].dtype
-        if not is_narrow(kind) or any(row.dtype != kind for row in self.rows):
+        if not is_narrow(kind) or not _are_arrays(self.rows) or any(row.dtype != kind for row in self.rows):
             return None
         lying = Lying.of([bits_of(row) for row in self.rows])
         return None if lying is None else Narrow(lying, kind == BFLOAT16)
@@ -192,15 +197,24 @@ class Lying:
     dtype: np.dtype[Any]
 
     @staticmethod
+    def contiguous(rows: Rows) -> Lying:
+        """Rows that are all contiguous."""
+        return Lying(rows, (), np.full(len(rows), -1), np.zeros(len(rows), np.intp), rows.dtype)
+
+    @staticmethod
     def of(arrays: list[NDArray[Any]]) -> Lying | None:
         """The arrays, with axes in the order in which they are read; None where some lie askew in memory."""
+        m = len(arrays)
+        if all(map(attrgetter("flags.c_contiguous"), arrays)):
+            rows = Rows.of(arrays)
+            return None if rows is None else Lying.contiguous(rows)
         if not all(array.flags.aligned for array in arrays):
             return None
         alike = dict[tuple[int, ...] | None, list[int]]()
         for client, array in enumerate(arrays):
             alike.setdefault(None if array.flags.c_contiguous else array.strides, []).append(client)
         contiguous = alike.pop(None, [])
-        kind, place, starts = np.full(len(arrays), -1), np.zeros(len(arrays), np.intp), np.zeros(len(arrays), np.int64)
+        kind, place, starts = np.full(m, -1), np.zeros(m, np.intp), np.zeros(m, np.int64)
         for number, clients in enumerate(alike.values()):
             kind[clients], place[clients] = number, np.arange(len(clients))
         odd = tuple(Strided.of([arrays[client] for client in clients]) for clients in alike.values())
@@ -212,6 +226,9 @@ class Lying:
 
     def part(self, start: int, stop: int, clients: NDArray[np.intp] | None, kernels: NumpyKernels) -> Block | Rows:
         """Columns start to stop of the given clients (None: all of them)."""
+        if self.rows is not None and not self.odd:
+            part = self.rows.part(start, stop)
+            return part if clients is None else part.taken(clients)
         chosen = np.arange(len(self.kind)) if clients is None else clients
         rows = None if self.rows is None else self.rows.part(start, stop).taken(chosen)
         odd = np.flatnonzero(self.kind[chosen] >= 0)
@@ -248,6 +265,11 @@ class Narrow:
         return block if clients is None else block[clients]
 
 
+def _are_arrays(rows: Sequence[Any]) -> bool:
+    """Whether all are arrays of NumPy. Most often none is of a class of its own, which is found out fast."""
+    return set(map(type, rows)) == {np.ndarray} or all(isinstance(row, np.ndarray) for row in rows)
+
+
 def _in_columns(matrix: NDArray[Any]) -> bool:
     """Whether a column lies together in memory, and a row apart: every compiled kernel would copy a block of it."""
     return bool(matrix.flags.aligned and 0 < matrix.strides[0] < matrix.strides[1])
@@ -262,7 +284,7 @@ def _turned(block: Block, kernels: NumpyKernels) -> Block:
 
 def _axes_in_memory(arrays: Sequence[Any]) -> tuple[int, ...] | None:
     """The order of axes in which most of these arrays are contiguous in memory; None where it is that of the axes."""
-    if not all(isinstance(array, np.ndarray) and array.ndim > 1 for array in arrays):
+    if not _are_arrays(arrays) or arrays[0].ndim < 2 or all(map(attrgetter("flags.c_contiguous"), arrays)):
         return None
     as_they_come = tuple(range(arrays[0].ndim))
     orders = Counter(as_they_come if array.flags.c_contiguous else _order(array.strides) for array in arrays)
