@@ -45,6 +45,7 @@ __all__ = [
     "numbers",
     "to_host",
     "unscaled",
+    "upright",
     "weighted_median",
 ]
 
@@ -157,6 +158,12 @@ class Rows:
         if self.width <= SHORT:
             return self.line[self.starts[:, None] + np.arange(self.width)].astype(dtype or self.dtype, copy=False)
         return np.array([self[client] for client in range(len(self))], dtype=dtype)
+
+
+def upright(matrix: NDArray[Any]) -> bool:
+    """Whether a column lies together in memory, and a row apart."""
+    size, (step, apart) = matrix.itemsize, matrix.strides
+    return bool(step == size and apart > step and apart % size == 0 and len(matrix) > 1 and matrix.flags.aligned)
 
 
 @dataclass(frozen=True, eq=False)

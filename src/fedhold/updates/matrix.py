@@ -43,6 +43,7 @@ from fedhold.kernels import (
     thread_count,
     to_host,
     unscaled,
+    upright,
 )
 from fedhold.updates.files import StoredArray
 from fedhold.updates.structure import flatten, rebuild
@@ -62,6 +63,8 @@ FEW_NARROW = (
 )
 STORED = 2**28  # bytes that all threads gather at a time where clients came as files: 256 KiB from each of 500
 LINE = 64  # columns: whole cache lines
+LONG = 16  # clients, whose numbers in one column are as many as vector instructions want
+TURNED = 64  # clients, from which on columns are turned faster than rows whose numbers lie apart are read
 # Columns of a block per row, where its result has m x m numbers of 8 bytes: all results then take a twelfth of the data.
 BULK, MOST_PARTS = 24, 16
 MOST_PAIRED = 4096  # clients, of which all pairs are 134 MB
@@ -111,7 +114,9 @@ class Source:
 
     @cached_property
     def lying(self) -> Lying | None:
-        """The clients' arrays where they lie; None where they have to be converted or fetched."""
+        """The clients' arrays where they lie; None where they have to be converted, fetched or turned."""
+        if _is_upright(self.rows) and len(self.rows) >= TURNED:
+            return None
         if isinstance(self.rows, np.ndarray) and self.rows.dtype == self.dtype:
             matrix = Rows.of_matrix(self.rows)
             return Lying.of(list(self.rows)) if matrix is None else Lying.contiguous(matrix)
@@ -275,6 +280,12 @@ def _in_columns(matrix: NDArray[Any]) -> bool:
     return bool(matrix.flags.aligned and 0 < matrix.strides[0] < matrix.strides[1])
 
 
+def _is_upright(rows: Any) -> bool:
+    """Whether compiled code reads these rows column by column: those of a matrix that has long columns of floats."""
+    in_columns = isinstance(rows, np.ndarray) and rows.dtype in (np.float32, np.float64) and upright(rows)
+    return in_columns and len(rows) >= LONG
+
+
 def _turned(block: Block, kernels: NumpyKernels) -> Block:
     """A copy of the block whose rows are contiguous."""
     copy = np.empty(block.shape, block.dtype)
@@ -391,12 +402,14 @@ class Span:
 
     lying   the arrays that hold them, where they are to be read as rows where they lie; None elsewhere
     offset  the column of their first number
+    matrix  the matrix that holds them, where its columns are contiguous and are to be read as they are; None elsewhere
     """
 
     start: int
     stop: int
     lying: Lying | None = None
     offset: int = 0
+    matrix: Block | None = None
 
     @property
     def width(self) -> int:
@@ -649,6 +662,9 @@ class Updates:
 
         def run(span: Span) -> Gathered:
             with np.errstate(over="ignore", invalid="ignore"):  # It is set here because threads do not inherit it.
+                if span.matrix is not None:
+                    block = span.matrix[:, span.start : span.stop]
+                    return gathered(iter([kernel(block, slice(span.start, span.stop))]))
                 if span.lying is not None:
                     rows = span.rows(self.clients, self.kernels)
                     return gathered(iter([kernel(rows, slice(span.start, span.stop))]))
@@ -683,7 +699,7 @@ class Updates:
         spans = list[Span]()
         for stretch in self._stretches(portion):
             width = max(portion.numbers // self.m, 16)
-            if stretch.lying is not None or self._views:
+            if stretch.lying is not None or stretch.matrix is not None or self._views:
                 # The number of parts is even and they are equal, so that two threads finish together.
                 if portion.bulky:
                     fewest = 2 if portion.parallel else 1
@@ -704,6 +720,9 @@ class Updates:
     def _stretches(self, portion: Portion) -> list[Span]:
         """The columns that can be read together: neighbouring arrays of one dtype, or one large array where it lies."""
         as_it_is = portion.anywhere and not (self.wide or self.base or self.mixture or self._views)
+        matrix = self.sources[0].rows
+        if portion.upright and as_it_is and len(self.sources) == 1 and self.clients is None and _is_upright(matrix):
+            return [Span(0, self.d, matrix=matrix)]
         found, offset, previous = list[Span](), 0, None
         for source in self.sources:
             large = as_it_is and source.size * self.m >= TILE
