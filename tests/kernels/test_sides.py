@@ -589,3 +589,26 @@ def test_an_offset_costs_no_pass_by_subtraction(rule, offset, monkeypatch):
     assert result.converged
     assert np.linalg.norm(result.value - wide.value) <= 1e-5 * typical + 1e-7 * np.linalg.norm(wide.value)
     np.testing.assert_allclose(result.clients.distances, wide.clients.distances, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("far", [True, False])
+def test_contiguous_columns_give_what_contiguous_rows_give(dtype, far):
+    rng = np.random.default_rng(6)
+    block = (rng.standard_normal((37, 2500)) + 5 * far).astype(dtype)
+    place, rows, delta = (
+        (block[3] if far else None),
+        rng.dirichlet(np.ones(37), 2),
+        rng.standard_normal(2500).astype(dtype),
+    )
+    side, found = NumbaKernels(), []
+    for same in (block, np.asfortranarray(block)):
+        centres = np.empty((3, 2500))
+        swept, first = side.sweep(same, rows, place, centres[0]), side.first_sweep(same, rows[0], place, centres[1])
+        side.centre(same, rows[0], place, centres[2])
+        products = side.products(same, delta, place)
+        sums = [swept.size, swept.force, first.products.size, products.size]
+        around = [] if first.squares.around is None else [first.squares.around]
+        found.append([*centres, swept.along, first.products.along, first.squares.own, *around, products.along, sums])
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4 if dtype == np.float32 else 1e-11, atol=1e-5)

@@ -12,6 +12,7 @@ import torch
 from cases import BY_EVERY_WAY, SMALL, F, M, assert_accounted, error, honest_updates, parameters
 from fedhold import aggregate
 from fedhold.updates import admission
+from fedhold.updates.structure import flatten
 
 by_every_way = pytest.mark.parametrize("rule", BY_EVERY_WAY)
 ROWS, COLUMNS = 5, 7
@@ -336,3 +337,38 @@ def test_an_update_like_the_one_before_is_admitted_as_if_it_were_looked_at_by_it
         for one, other in zip(mine or [], theirs or [], strict=True):
             assert one.path == other.path
             assert one.array is other.array or np.shares_memory(one.array, other.array)
+
+
+def sent_alike():
+    """Three clients in every form that can be looked at as a whole, and what one of them may do instead."""
+    w, b = np.arange(4.0, dtype=np.float32).reshape(2, 2), np.ones(3, np.float32)
+    makers = {
+        "arrays": lambda i: w + i,
+        "dicts": lambda i: {"b": b * i, "a": w + i},
+        "lists": lambda i: [w + i, b * i],
+        "tuples": lambda i: (w + i, b * i),
+    }
+    for name, make in makers.items():
+        sent = [make(i) for i in range(5)]
+        others = {"alike": sent[3], "another dtype": w > 0, "too many": [w, b, b], "a tensor": torch.ones(2, 2)}
+        others |= {
+            "a wider dtype": {"b": b.astype(np.float64), "a": w},
+            "nested": {"a": {"a": w}, "b": b},
+            "none": None,
+        }
+        yield from ((name, what, [*sent[:3], other, sent[4]]) for what, other in others.items())
+
+
+@pytest.mark.parametrize(("what", "sent"), [pytest.param(*case[1:], id=" ".join(case[:2])) for case in sent_alike()])
+def test_clients_looked_at_as_a_whole_are_those_looked_at_one_by_one(what, sent, monkeypatch):
+    assert (admission._columns(sent) is not None) == (what == "alike")
+    found = aggregate(sent, "huber")
+    monkeypatch.setattr(admission, "_columns", lambda _: None)
+    expected = aggregate(sent, "huber")
+    assert found.clients == expected.clients
+    assert type(found.value) is type(expected.value)
+    mine, theirs = (flatten(result.value) for result in (found, expected))
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.path == other.path
+        assert one.array.dtype == other.array.dtype
+        np.testing.assert_array_equal(one.array, other.array)

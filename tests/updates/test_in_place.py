@@ -158,3 +158,20 @@ def test_small_arrays_among_large_ones_are_copied_to_one(monkeypatch):
         np.testing.assert_allclose(found.clients.distances, whole.clients.distances, rtol=1e-5)
     near = aggregate(given, "huber", start=dict(found.value))
     np.testing.assert_allclose(near.value["d"], aggregate(X, "huber").value[D - 50 :], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("m", [20, 70])
+@pytest.mark.parametrize("offset", [0, 100])
+def test_a_matrix_with_contiguous_columns_gives_what_one_with_contiguous_rows_gives(m, offset, dtype, monkeypatch):
+    monkeypatch.setattr(choice, "ENOUGH", 0)
+    rng = np.random.default_rng(5)
+    X = (rng.standard_normal((m, 3001)) + offset * rng.standard_normal(3001)).astype(dtype)
+    wide = np.asfortranarray(np.concatenate([X, X]))
+    for rule in ("mean", "huber", "spectral_huber", "centered_clipping", "median", "krum(f=3)", "fl_trust"):
+        expected = aggregate(X, rule)
+        for given in (np.asfortranarray(X), wide[:m], np.asfortranarray(X)[:, 1:-1]):
+            theirs = expected if given.shape == X.shape else aggregate(X[:, 1:-1], rule)
+            found = aggregate(given, rule)
+            np.testing.assert_allclose(found.value, theirs.value, rtol=2e-5, atol=2e-5 * max(offset, 1))
+            np.testing.assert_allclose(found.clients.distances, theirs.clients.distances, rtol=2e-5)

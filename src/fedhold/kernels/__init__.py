@@ -37,6 +37,7 @@ from fedhold.kernels.arrays import (
     numbers,
     to_host,
     unscaled,
+    upright,
     weighted_median,
 )
 from fedhold.kernels.choice import ENOUGH, kernels_for, numba_version, worth_compiling
@@ -93,6 +94,7 @@ __all__ = [
     "thread_count",
     "to_host",
     "unscaled",
+    "upright",
     "weighted_median",
     "wide",
     "widened",

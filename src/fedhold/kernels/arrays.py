@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ctypes import addressof, c_char
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import array_api_compat as api
@@ -45,6 +46,7 @@ __all__ = [
     "numbers",
     "to_host",
     "unscaled",
+    "upright",
     "weighted_median",
 ]
 
@@ -69,12 +71,13 @@ SORTED = 1024  # numbers. To sort up to so many takes no longer than a partition
 SHORT = 256  # numbers. Rows up to this long are gathered faster all at once than one by one.
 
 
-def _address(array: Any) -> int:
-    """Where an array begins in memory. NumPy takes four times as long to say so, which counts for hundreds of arrays."""
+def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """Where arrays begin in memory. NumPy takes four times as long to say so, which counts for hundreds of arrays."""
+    buffers: Sequence[Any] = arrays
     try:
-        return addressof(c_char.from_buffer(array))
-    except (TypeError, ValueError):  # It is read-only, empty or not contiguous.
-        return int(array.ctypes.data)
+        return np.fromiter(map(addressof, map(c_char.from_buffer, buffers)), np.int64, len(arrays))
+    except (TypeError, ValueError):  # Some are read-only, empty or not contiguous.
+        return np.array([array.ctypes.data for array in arrays], np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +99,10 @@ class Rows:
     @staticmethod
     def of(arrays: Sequence[NDArray[Any]]) -> Rows | None:
         """Contiguous arrays of one size and dtype as rows; None where they are not, or lie askew in memory."""
-        first = arrays[0]
-        if not all(a.flags.c_contiguous and a.flags.aligned and a.dtype == first.dtype for a in arrays):
+        first, forms = arrays[0], set(map(attrgetter("dtype", "flags.c_contiguous", "flags.aligned"), arrays))
+        if forms != {(first.dtype, True, True)}:
             return None
-        places = np.array([_address(a) for a in arrays], np.int64)
+        places = _addresses(arrays)
         starts, askew = np.divmod(places - places.min(), first.itemsize)
         if askew.any():
             return None
@@ -107,6 +110,17 @@ class Rows:
         length = int(starts.max()) + first.size
         line = as_strided(arrays[int(starts.argmin())].reshape(-1), (length,), (first.itemsize,), writeable=False)
         return Rows(line, starts, first.size)
+
+    @staticmethod
+    def of_matrix(matrix: NDArray[Any]) -> Rows | None:
+        """The rows of a matrix; None where the numbers of a row are not contiguous, or lie askew in memory."""
+        size, (apart, step) = matrix.itemsize, matrix.strides
+        if step != size or apart < 0 or apart % size or not matrix.flags.aligned:
+            return None
+        apart //= size
+        length = (len(matrix) - 1) * apart + matrix.shape[1]
+        line = as_strided(matrix, (length,), (size,), writeable=False)
+        return Rows(line, apart * np.arange(len(matrix)), matrix.shape[1])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -147,6 +161,12 @@ class Rows:
         return np.array([self[client] for client in range(len(self))], dtype=dtype)
 
 
+def upright(matrix: NDArray[Any]) -> bool:
+    """Whether a column lies together in memory, and a row apart."""
+    size, (step, apart) = matrix.itemsize, matrix.strides
+    return bool(step == size and apart > step and apart % size == 0 and len(matrix) > 1 and matrix.flags.aligned)
+
+
 @dataclass(frozen=True, eq=False)
 class Strided:
     """Arrays of one shape, dtype and layout, whose numbers do not lie in the order of their axes.
@@ -163,7 +183,7 @@ class Strided:
     @staticmethod
     def of(arrays: Sequence[NDArray[Any]]) -> Strided:
         """The arrays, whose numbers must be aligned."""
-        places, first = np.array([_address(array) for array in arrays], np.int64), arrays[0]
+        places, first = _addresses(arrays), arrays[0]
         starts = (places - places.min()) // first.itemsize
         reach = sum((n - 1) * max(stride, 0) for n, stride in zip(first.shape, first.strides, strict=True))
         length = int(starts.max()) + reach // first.itemsize + 1

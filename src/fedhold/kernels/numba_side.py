@@ -20,10 +20,9 @@ import numba
 import numpy as np
 from numba.core.caching import FunctionCache
 from numba.core.runtime import rtsys
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
-from fedhold.kernels.arrays import Block, Matrix, Rows, Strided, Vector
+from fedhold.kernels.arrays import Block, Matrix, Rows, Strided, Vector, upright
 from fedhold.kernels.narrow import BFLOAT16
 from fedhold.kernels.numpy_side import RUN, TILE, NumpyKernels, Portion
 from fedhold.kernels.sums import Pairs, Products, Residuals, Squares, Swept
@@ -66,9 +65,15 @@ class NumbaKernels(NumpyKernels):
     compiled = True
 
     def squaring(self, *, around: bool = False) -> Portion:  # noqa: ARG002
-        return self.sweeping()
+        return self.imaging()
 
     def sweeping(self) -> Portion:
+        return Portion(2**23, parallel=True, anywhere=True, upright=True)
+
+    def first_sweeping(self, *, around: bool) -> Portion:  # noqa: ARG002
+        return self.sweeping()
+
+    def imaging(self) -> Portion:
         return Portion(2**23, parallel=True, anywhere=True)
 
     def pairing(self, m: int) -> Portion:
@@ -93,6 +98,9 @@ class NumbaKernels(NumpyKernels):
 
     def products(self, block: Block, delta: Block, anchor: Vector | None) -> Products:
         along = np.zeros(len(block))
+        if not isinstance(block, Rows) and upright(block):
+            _upright_dots(*_columns_of(block), _place(block, anchor), _place(block, delta), RUN, along)
+            return Products(along, float(np.dot(delta, delta)))
         line, starts = _line_of(block)
         width = _columns(len(block))
         place, nowhere = _place(block, anchor), np.zeros(width, block.dtype)
@@ -108,16 +116,39 @@ class NumbaKernels(NumpyKernels):
     def sweep(self, block: Block, rows: Matrix, anchor: Vector | None, centre: Vector | None) -> Products:
         centre = np.empty(block.shape[1]) if centre is None else centre
         along, none = np.zeros(len(block)), np.empty(0)
-        size, force = _sweep(*_line_of(block), *_weights(block, rows, anchor), centre, along, none, none)
+        size, force = self._swept(block, rows, anchor, centre, along, none, none)
         return Products(along, size, force)
+
+    def _swept(
+        self,
+        block: Block,
+        rows: Matrix,
+        place: Vector | None,
+        centre: Vector,
+        along: Vector,
+        own: Vector,
+        around: Vector,
+    ) -> tuple[float, float]:
+        """`_sweep`, or what does the same where columns are contiguous."""
+        found: tuple[float, float]
+        if not isinstance(block, Rows) and upright(block):
+            weights, here = rows.astype(block.dtype), _place(block, place)
+            found = _upright_sweep(*_columns_of(block), weights, here, RUN, centre, along, own, around)
+        else:
+            found = _sweep(*_line_of(block), *_weights(block, rows, place), centre, along, own, around)
+        return found
 
     def first_sweep(self, block: Block, weights: Vector, place: Block | None, centre: Vector) -> Swept:
         along, own, around = np.zeros((3, len(block)))
-        size, _ = _sweep(*_line_of(block), *_weights(block, weights[None], place), centre, along, own, around)
+        size, _ = self._swept(block, weights[None], place, centre, along, own, around)
         return Swept(Squares(own, None if place is None else around), Products(along, size))
 
     def centre(self, block: Block, weights: Vector, anchor: Vector | None, centre: Vector) -> None:
-        _centre(*_line_of(block), *_weights(block, weights[None], anchor), centre)
+        if not isinstance(block, Rows) and upright(block):
+            none = np.empty(0)
+            self._swept(block, weights[None], anchor, centre, none, none, none)
+        else:
+            _centre(*_line_of(block), *_weights(block, weights[None], anchor), centre)
 
     def images(self, block: Block, rows: Matrix) -> Matrix:
         (k, m), width = rows.shape, block.shape[1]
@@ -218,16 +249,16 @@ def _line_of(block: Block | Rows) -> tuple[Block, NDArray[np.int64]]:
 
     Where the numbers of a row are not contiguous, it is the memory of a copy.
     """
-    if isinstance(block, Rows):
-        return block.line, block.starts
-    size, (apart, step) = block.itemsize, block.strides
-    if step != size or apart < 0 or apart % size or not block.flags.aligned:
-        block = np.array(block, order="C")
-        apart = block.strides[0]
-    apart //= size
-    starts = apart * np.arange(len(block))
-    # It is always read-only, so that compiled code sees one type and is compiled once.
-    return as_strided(block, ((len(block) - 1) * apart + block.shape[1],), (size,), writeable=False), starts
+    rows = block if isinstance(block, Rows) else Rows.of_matrix(block) or Rows.of_matrix(np.array(block, order="C"))
+    assert rows is not None
+    return rows.line, rows.starts
+
+
+def _columns_of(block: Block) -> tuple[Block, int]:
+    """The memory of a block whose columns are contiguous as one array, and how far the columns lie apart in it."""
+    rows = Rows.of_matrix(block.T)
+    assert rows is not None
+    return rows.line, block.strides[1] // block.itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -544,6 +575,58 @@ def _dots_and_squares(line, starts, start, place, delta, along, own, around):
         along[i] += dot
         own[i] += square
         around[i] += apart
+
+
+# The same where the numbers of a column are contiguous: what every client gets is added up in RUN columns at a time.
+
+
+@_compiled(reorder=True)
+def _upright_sweep(line, apart, rows, place, run, centre, along, own, around):
+    """What `_sweep` does; nothing is added up for clients where `along` is empty, and an empty place is the origin."""
+    m, zero, size, force = rows.shape[1], line.dtype.type(0), 0.0, 0.0
+    sums = np.zeros((3, m), line.dtype)
+    dots, squares, aparts = sums[0], sums[1], sums[2]
+    for start in range(0, centre.size, run):
+        sums[:] = 0
+        for j in range(start, min(start + run, centre.size)):
+            a, p, delta, pulled = np.uint64(j * apart), place[j] if place.size else zero, zero, zero
+            for i in range(m):
+                delta += rows[0, i] * (line[a + np.uint64(i)] - p)
+            for i in range(m if len(rows) > 1 else 0):
+                pulled += rows[1, i] * (line[a + np.uint64(i)] - p)
+            centre[j] = np.float64(p) + np.float64(delta)
+            size += np.float64(delta) * delta
+            force += np.float64(pulled) * pulled
+            if own.size:
+                for i in range(m):
+                    x = line[a + np.uint64(i)]
+                    residual = x - p
+                    dots[i] += residual * delta
+                    squares[i] += x * x
+                    aparts[i] += residual * residual
+            elif along.size:
+                for i in range(m):
+                    dots[i] += (line[a + np.uint64(i)] - p) * delta
+        for i in range(along.size):
+            along[i] += dots[i]
+        for i in range(own.size):
+            own[i] += squares[i]
+            around[i] += aparts[i]
+    return size, force
+
+
+@_compiled(reorder=True)
+def _upright_dots(line, apart, place, delta, run, found):
+    """Add <X_i - place, delta> to every row's number."""
+    dots, zero = np.zeros(found.size, line.dtype), line.dtype.type(0)
+    for start in range(0, delta.size, run):
+        dots[:] = 0
+        for j in range(start, min(start + run, delta.size)):
+            a, p, x = np.uint64(j * apart), place[j] if place.size else zero, delta[j]
+            for i in range(found.size):
+                dots[i] += (line[a + np.uint64(i)] - p) * x
+        for i in range(found.size):
+            found[i] += dots[i]
 
 
 @_compiled(reorder=True)

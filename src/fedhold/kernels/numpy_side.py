@@ -39,6 +39,7 @@ class Portion:
     numbers   how many numbers a block has
     parallel  whether several threads run the kernel at a time, on different blocks
     anywhere  whether the kernel also takes `Rows` for a block, whose rows may lie anywhere in memory
+    upright   whether it also takes a block whose columns are contiguous, and not its rows, without a copy
     bulky     whether the result has m x m numbers. There are then few blocks, however large, where nothing has to be gathered:
               all of their results may wait for the first one at a time
     """
@@ -46,6 +47,7 @@ class Portion:
     numbers: int
     parallel: bool
     anywhere: bool = False
+    upright: bool = False
     bulky: bool = False
 
 
@@ -68,8 +70,16 @@ class NumpyKernels:
         return self.measuring() if around else self.sweeping()
 
     def sweeping(self) -> Portion:
-        """For products, sweep and images. Smaller blocks would stay in a core's own cache, but calls would cost more."""
+        """For products, sweep and centre. Smaller blocks would stay in a core's own cache, but calls would cost more."""
         return Portion(2**20, parallel=True)
+
+    def first_sweeping(self, *, around: bool) -> Portion:
+        """For first_sweep, `around` a place or not."""
+        return self.squaring(around=around)
+
+    def imaging(self) -> Portion:
+        """For images."""
+        return self.sweeping()
 
     def measuring(self) -> Portion:
         """For residuals and squared_distances, which make a copy of the block."""

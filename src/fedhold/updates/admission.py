@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from numbers import Real
+from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -136,12 +137,14 @@ def admit(
     clients = _clients(updates)
     stacked = is_array(updates)
     reasons = [""] * len(clients)
-    leaves, signatures = _stacked(clients) if stacked else _flattened(clients, reasons)
+    columns = None if stacked else _columns(clients)
+    alike = stacked or columns is not None
+    leaves, signatures = _of_first(clients[0], stacked=stacked) if alike else _flattened(clients, reasons)
     expected = _expected(signatures, like)
     for i, own in enumerate(signatures):
         if own is not None and own != expected:
             reason = visible(describe(own, expected), LONGEST_REASON)
-            for client in range(len(clients)) if stacked else [i]:
+            for client in range(len(clients)) if alike else [i]:
                 reasons[client] = reason
     claimed = _claimed(samples, len(clients))
     if samples is not None:
@@ -152,7 +155,12 @@ def admit(
         sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
     _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
 
-    sources = _sources(updates, leaves, sound)
+    if columns is None and not stacked:
+        chosen = [[leaf.array for leaf in parts] for i in sound if (parts := leaves[i]) is not None]
+        columns = [list(column) for column in zip(*chosen, strict=True)]
+    elif columns is not None and len(sound) < len(clients):
+        columns = [[column[i] for i in sound] for column in columns]
+    sources = _sources(updates, sound) if columns is None else _sources_of(columns)
     skips = stacked and hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
     admitted, limit = sound, _limit(claimed[sound], sample_cap)  # if all of them will be admitted
@@ -168,7 +176,7 @@ def admit(
         reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
     template = like
     if like is None:
-        template = clients[int(admitted[0])] if stacked else _most_usual([clients[i] for i in admitted.tolist()])
+        template = clients[int(admitted[0])] if alike else _most_usual([clients[i] for i in admitted.tolist()])
     return Admission(
         updates=matrix,
         look=look,
@@ -177,7 +185,7 @@ def admit(
         claimed=claimed,
         reasons=tuple(reasons),
         template=template,
-        dtypes=_dtypes(leaves, [0] if stacked else admitted.tolist()),
+        dtypes=_dtypes(leaves, [0] if alike else admitted.tolist()),
     )
 
 
@@ -231,6 +239,34 @@ def _clients(updates: object) -> Sequence[Any]:
     return updates  # type: ignore[return-value]
 
 
+def _columns(clients: Sequence[Any]) -> list[list[Any]] | None:
+    """Each array of the model for all clients; None unless all sent arrays of NumPy of one structure, shape and dtype.
+
+    Most rounds are like this: an array is then looked at for all clients at once, in a fifth of the time that it takes to look
+    at each client by itself.
+    """
+    kinds = set(map(type, clients))
+    if len(kinds) > 1 or not kinds <= {np.ndarray, dict, OrderedDict, list, tuple}:
+        return None
+    if kinds == {np.ndarray}:
+        columns = [list(clients)]
+    else:
+        try:
+            paths = [path for path, _ in flatten(clients[0])]
+            if not paths or any(len(path) != 1 for path in paths) or set(map(len, clients)) != {len(paths)}:
+                return None
+            columns = [list(map(itemgetter(key), clients)) for (key,) in paths]
+        except Exception:  # Whoever sent what cannot be read is found when each client is looked at by itself.
+            return None
+    for column in columns:
+        if set(map(type, column)) != {np.ndarray} or not is_plain(column[0]) or kind(column[0]) not in AGGREGABLE:
+            return None
+        forms = list(map(attrgetter("dtype", "shape"), column))
+        if forms.count(forms[0]) < len(forms):
+            return None
+    return columns
+
+
 @dataclass(frozen=True, eq=False)
 class _Walked:
     """What is known about an update that was looked at by itself.
@@ -272,9 +308,9 @@ class _Walked:
         return leaves
 
 
-def _stacked(rows: Sequence[Any]) -> tuple[list[list[Leaf] | None], list[Signature | None]]:
-    """The first row and its signature, which stand for all: the rows of one array have the same structure."""
-    first = [Leaf((), rows[0])]
+def _of_first(update: Any, *, stacked: bool) -> tuple[list[list[Leaf] | None], list[Signature | None]]:
+    """The arrays of the first update and their signature, which stand for all: those of all clients are alike."""
+    first = [Leaf((), update)] if stacked else flatten(update)
     return [first], [signature(first)]
 
 
@@ -372,27 +408,26 @@ def _someone(left: NDArray[np.intp], reasons: list[str], hint: str = "") -> None
         )
 
 
-def _sources(updates: object, leaves: list[list[Leaf] | None], sound: NDArray[np.intp]) -> tuple[Source, ...]:
-    """One source per array of the model, or for neighbouring small ones. Of lists, only the sound clients are kept."""
+def _sources(updates: Any, sound: NDArray[np.intp]) -> tuple[Source, ...]:
+    """The source of all clients in one array."""
     if is_dask(updates):
         from fedhold.updates.cluster import source_of
 
         return (source_of(updates),)
-    if is_array(updates):
-        array = host(updates)
-        size = count(array) // len(array)
-        if array.ndim > 2 and isinstance(array, np.ndarray) and not array.flags.c_contiguous:
-            return (Source.of([array[i] for i in sound], size),)  # To flatten the whole array would copy it.
-        return (Source.of(array if array.ndim == 2 else array.reshape(len(array), size), size),)
-    chosen = [[leaf.array for leaf in own] for i in sound if (own := leaves[i]) is not None]
-    sizes = [count(array) for array in chosen[0]]
-    found = [Source.of([own[k] for own in chosen], size) for k, size in enumerate(sizes)]
-    small, sources = _small(found, len(chosen)), list[Source]()
+    array = host(updates)
+    size = count(array) // len(array)
+    if array.ndim > 2 and isinstance(array, np.ndarray) and not array.flags.c_contiguous:
+        return (Source.of([array[i] for i in sound], size),)  # To flatten the whole array would copy it.
+    return (Source.of(array if array.ndim == 2 else array.reshape(len(array), size), size),)
+
+
+def _sources_of(columns: list[list[Any]]) -> tuple[Source, ...]:
+    """One source per array of the model, or for neighbouring small ones, given each array for all clients."""
+    found = [Source.of(column, count(column[0])) for column in columns]
+    small, sources = _small(found, len(columns[0])), list[Source]()
     for (together, dtype), group in groupby(range(len(found)), lambda k: (small[k], found[k].dtype)):
         keys = list(group)
-        sources += (
-            [_joined([own[keys[0] : keys[-1] + 1] for own in chosen], dtype)] if together else [found[k] for k in keys]
-        )
+        sources += [_joined(columns[keys[0] : keys[-1] + 1], dtype)] if together else [found[k] for k in keys]
     return tuple(sources)
 
 
@@ -412,14 +447,14 @@ def _small(sources: list[Source], m: int) -> list[bool]:
     return small if in_order and copied <= numbers // PART else [False] * len(sources)
 
 
-def _joined(clients: list[list[Any]], dtype: type[np.float32] | type[np.float64]) -> Source:
+def _joined(columns: list[list[Any]], dtype: type[np.float32] | type[np.float64]) -> Source:
     """Some arrays of every client, one after the other, as one array."""
-    ends = np.cumsum([count(array) for array in clients[0]]).tolist()
-    matrix = np.empty((len(clients), ends[-1]), dtype)
+    ends = np.cumsum([count(column[0]) for column in columns]).tolist()
+    matrix = np.empty((len(columns[0]), ends[-1]), dtype)
     with np.errstate(over="ignore"):  # A longdouble beyond float64 becomes infinite, and its client is rejected.
-        for start, end, arrays in zip([0, *ends], ends, zip(*clients, strict=True), strict=False):
+        for start, end, arrays in zip([0, *ends], ends, columns, strict=False):
             plain = [array if array.dtype is matrix.dtype else to_host(array, None) for array in arrays]
-            matrix[:, start:end] = np.concatenate([array.reshape(-1) for array in plain]).reshape(len(clients), -1)
+            matrix[:, start:end] = np.concatenate([array.reshape(-1) for array in plain]).reshape(len(matrix), -1)
     return Source.of(matrix, ends[-1])
 
 

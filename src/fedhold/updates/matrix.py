@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -42,6 +43,7 @@ from fedhold.kernels import (
     thread_count,
     to_host,
     unscaled,
+    upright,
 )
 from fedhold.updates.files import StoredArray
 from fedhold.updates.structure import flatten, rebuild
@@ -61,6 +63,8 @@ FEW_NARROW = (
 )
 STORED = 2**28  # bytes that all threads gather at a time where clients came as files: 256 KiB from each of 500
 LINE = 64  # columns: whole cache lines
+LONG = 16  # clients, whose numbers in one column are as many as vector instructions want
+TURNED = 64  # clients, from which on columns are turned faster than rows whose numbers lie apart are read
 # Columns of a block per row, where its result has m x m numbers of 8 bytes: all results then take a twelfth of the data.
 BULK, MOST_PARTS = 24, 16
 MOST_PAIRED = 4096  # clients, of which all pairs are 134 MB
@@ -93,7 +97,9 @@ class Source:
         """A source that is read in float32 where no client's dtype has more digits."""
         if hasattr(rows, "dtype"):
             return Source(rows, size, compute_dtype(dtype_name(rows)))
-        wide = any(compute_dtype(name) is np.float64 for name in {dtype_name(row) for row in rows})
+        alike = len(set(map(attrgetter("dtype"), rows))) == 1
+        names = {dtype_name(rows[0])} if alike else {dtype_name(row) for row in rows}
+        wide = any(compute_dtype(name) is np.float64 for name in names)
         axes = _axes_in_memory(rows)
         rows = rows if axes is None else [row.transpose(axes) for row in rows]
         return Source(rows, size, np.float64 if wide else np.float32, axes)
@@ -110,21 +116,26 @@ class Source:
 
     @cached_property
     def lying(self) -> Lying | None:
-        """The clients' arrays where they lie; None where they have to be converted or fetched."""
-        whole = isinstance(self.rows, list | np.ndarray)
-        if not whole or not all(isinstance(row, np.ndarray) and row.dtype == self.dtype for row in self.rows):
+        """The clients' arrays where they lie; None where they have to be converted, fetched or turned."""
+        if _is_upright(self.rows) and len(self.rows) >= TURNED:
             return None
-        return Lying.of(list(self.rows))
+        if isinstance(self.rows, np.ndarray) and self.rows.dtype == self.dtype:
+            matrix = Rows.of_matrix(self.rows)
+            return Lying.of(list(self.rows)) if matrix is None else Lying.contiguous(matrix)
+        if not isinstance(self.rows, list) or not _are_arrays(self.rows):
+            return None
+        as_it_is = set(map(attrgetter("dtype"), self.rows)) == {np.dtype(self.dtype)}
+        return Lying.of(self.rows) if as_it_is else None
 
     @cached_property
     def narrow(self) -> Narrow | None:
         """The clients' arrays, where all are float16 or all bfloat16, in memory."""
         if isinstance(self.rows, np.ndarray):
             return Narrow(bits_of(self.rows), self.rows.dtype == BFLOAT16) if is_narrow(self.rows.dtype) else None
-        if not isinstance(self.rows, list) or not all(isinstance(row, np.ndarray) for row in self.rows):
+        if not isinstance(self.rows, list) or not isinstance(self.rows[0], np.ndarray):
             return None
         kind = self.rows[0].dtype
-        if not is_narrow(kind) or any(row.dtype != kind for row in self.rows):
+        if not is_narrow(kind) or not _are_arrays(self.rows) or any(row.dtype != kind for row in self.rows):
             return None
         lying = Lying.of([bits_of(row) for row in self.rows])
         return None if lying is None else Narrow(lying, kind == BFLOAT16)
@@ -193,15 +204,24 @@ class Lying:
     dtype: np.dtype[Any]
 
     @staticmethod
+    def contiguous(rows: Rows) -> Lying:
+        """Rows that are all contiguous."""
+        return Lying(rows, (), np.full(len(rows), -1), np.zeros(len(rows), np.intp), rows.dtype)
+
+    @staticmethod
     def of(arrays: list[NDArray[Any]]) -> Lying | None:
         """The arrays, with axes in the order in which they are read; None where some lie askew in memory."""
+        m = len(arrays)
+        if all(map(attrgetter("flags.c_contiguous"), arrays)):
+            rows = Rows.of(arrays)
+            return None if rows is None else Lying.contiguous(rows)
         if not all(array.flags.aligned for array in arrays):
             return None
         alike = dict[tuple[int, ...] | None, list[int]]()
         for client, array in enumerate(arrays):
             alike.setdefault(None if array.flags.c_contiguous else array.strides, []).append(client)
         contiguous = alike.pop(None, [])
-        kind, place, starts = np.full(len(arrays), -1), np.zeros(len(arrays), np.intp), np.zeros(len(arrays), np.int64)
+        kind, place, starts = np.full(m, -1), np.zeros(m, np.intp), np.zeros(m, np.int64)
         for number, clients in enumerate(alike.values()):
             kind[clients], place[clients] = number, np.arange(len(clients))
         odd = tuple(Strided.of([arrays[client] for client in clients]) for clients in alike.values())
@@ -213,6 +233,9 @@ class Lying:
 
     def part(self, start: int, stop: int, clients: NDArray[np.intp] | None, kernels: NumpyKernels) -> Block | Rows:
         """Columns start to stop of the given clients (None: all of them)."""
+        if self.rows is not None and not self.odd:
+            part = self.rows.part(start, stop)
+            return part if clients is None else part.taken(clients)
         chosen = np.arange(len(self.kind)) if clients is None else clients
         rows = None if self.rows is None else self.rows.part(start, stop).taken(chosen)
         odd = np.flatnonzero(self.kind[chosen] >= 0)
@@ -249,9 +272,20 @@ class Narrow:
         return block if clients is None else block[clients]
 
 
+def _are_arrays(rows: Sequence[Any]) -> bool:
+    """Whether all are arrays of NumPy. Most often none is of a class of its own, which is found out fast."""
+    return set(map(type, rows)) == {np.ndarray} or all(isinstance(row, np.ndarray) for row in rows)
+
+
 def _in_columns(matrix: NDArray[Any]) -> bool:
     """Whether a column lies together in memory, and a row apart: every compiled kernel would copy a block of it."""
     return bool(matrix.flags.aligned and 0 < matrix.strides[0] < matrix.strides[1])
+
+
+def _is_upright(rows: Any) -> bool:
+    """Whether compiled code reads these rows column by column: those of a matrix that has long columns of floats."""
+    in_columns = isinstance(rows, np.ndarray) and rows.dtype in (np.float32, np.float64) and upright(rows)
+    return in_columns and len(rows) >= LONG
 
 
 def _turned(block: Block, kernels: NumpyKernels) -> Block:
@@ -263,7 +297,7 @@ def _turned(block: Block, kernels: NumpyKernels) -> Block:
 
 def _axes_in_memory(arrays: Sequence[Any]) -> tuple[int, ...] | None:
     """The order of axes in which most of these arrays are contiguous in memory; None where it is that of the axes."""
-    if not all(isinstance(array, np.ndarray) and array.ndim > 1 for array in arrays):
+    if not _are_arrays(arrays) or arrays[0].ndim < 2 or all(map(attrgetter("flags.c_contiguous"), arrays)):
         return None
     as_they_come = tuple(range(arrays[0].ndim))
     orders = Counter(as_they_come if array.flags.c_contiguous else _order(array.strides) for array in arrays)
@@ -370,12 +404,14 @@ class Span:
 
     lying   the arrays that hold them, where they are to be read as rows where they lie; None elsewhere
     offset  the column of their first number
+    matrix  the matrix that holds them, where its columns are contiguous and are to be read as they are; None elsewhere
     """
 
     start: int
     stop: int
     lying: Lying | None = None
     offset: int = 0
+    matrix: Block | None = None
 
     @property
     def width(self) -> int:
@@ -640,6 +676,9 @@ class Updates:
 
         def run(span: Span) -> Gathered:
             with np.errstate(over="ignore", invalid="ignore"):  # It is set here because threads do not inherit it.
+                if span.matrix is not None:
+                    block = span.matrix[:, span.start : span.stop]
+                    return gathered(iter([kernel(block, slice(span.start, span.stop))]))
                 if span.lying is not None:
                     rows = span.rows(self.clients, self.kernels)
                     return gathered(iter([kernel(rows, slice(span.start, span.stop))]))
@@ -674,7 +713,7 @@ class Updates:
         spans = list[Span]()
         for stretch in self._stretches(portion):
             width = max(portion.numbers // self.m, 16)
-            if stretch.lying is not None or self._views:
+            if stretch.lying is not None or stretch.matrix is not None or self._views:
                 # The number of parts is even and they are equal, so that two threads finish together.
                 if portion.bulky:
                     fewest = 2 if portion.parallel else 1
@@ -695,6 +734,9 @@ class Updates:
     def _stretches(self, portion: Portion) -> list[Span]:
         """The columns that can be read together: neighbouring arrays of one dtype, or one large array where it lies."""
         as_it_is = portion.anywhere and not (self.wide or self.base or self.mixture or self._views)
+        matrix = self.sources[0].rows
+        if portion.upright and as_it_is and len(self.sources) == 1 and self.clients is None and _is_upright(matrix):
+            return [Span(0, self.d, matrix=matrix)]
         found, offset, previous = list[Span](), 0, None
         for source in self.sources:
             large = as_it_is and source.size * self.m >= TILE

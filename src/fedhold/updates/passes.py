@@ -235,7 +235,7 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     elif isinstance(wanted, Centre):
         look, portion = (
             _centre_look(kernels, wanted.weights, row, client),
-            kernels.squaring(around=client is not None),
+            kernels.first_sweeping(around=client is not None),
         )
     else:
         look, portion = _plain_look(kernels, client), kernels.squaring(around=client is not None)
@@ -530,7 +530,7 @@ def images(updates: Updates, rows: Matrix, anchor: Anchor) -> Matrix:
         return kernels.images(block if here is None else block - here.astype(block.dtype, copy=False), rows)
 
     # Around an anchor point a block is copied, so that it must be small.
-    portion = kernels.sweeping() if anchor is None else replace(kernels.sweeping(), numbers=TILE)
+    portion = kernels.imaging() if anchor is None else replace(kernels.imaging(), numbers=TILE)
     return updates.sum(kernel, portion)
 
 
