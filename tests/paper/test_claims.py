@@ -94,6 +94,8 @@ def test_what_the_best_seed_again_and_again_would_not_show_is_given_up():
     assert Comparison("a", below).side == "open"
     assert outcome([Comparison("a", CLEAR), Comparison("b", below, most=6)]) == "fails"
     assert outcome([Comparison("b", below[:1], most=6)]) == "undecided", "one seed is too few to give up"
+    assert outcome([Comparison("b", below[:2], most=6)]) == "undecided", "and so are two"
+    assert outcome([Comparison("b", below[:2], most=2)]) == "fails", "unless there may be no more"
     assert outcome([Comparison("b", (-0.02, 0.1, 0.1), most=6)]) == "undecided", "0.1 three times more would show it"
     assert outcome([Comparison("b", (-0.02, 0.1, 0.1), most=4)]) == "fails", "0.1 once more would not"
 
