@@ -39,7 +39,8 @@ def test_round_in_a_process_of_its_own():
         [sys.executable, "-m", "fedhold", "round"], capture_output=True, text=True, encoding="utf-8", timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # Where the kernels of the median are not compiled yet, one line says that they are now.
+    assert [line for line in done.stderr.splitlines() if not line.startswith("compiling kernels")] == []
     for told in ("mean", "median", "krum", "huber", "rejected", "clipped", "recall", "Proven"):
         assert told in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
