@@ -2,8 +2,9 @@
 
 Nothing large is concatenated: a block is a view where the clients came as one array. Where they came as a list, it is their
 rows where they lie, if the kernel takes such, and otherwise a few megabytes gathered from their arrays. Arrays that are not
-contiguous are read in the order in which most of them lie in memory; the others are copied, a few megabytes at a time. Results
-of blocks come back in the order of the columns, so the same input gives the same bits.
+contiguous are read in the order in which most of them lie in memory; the others are copied, a few megabytes at a time. A matrix
+in Fortran order is a view where the kernel takes contiguous columns, and otherwise turned. Results of blocks come back in the
+order of the columns, so the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -58,9 +59,8 @@ Kernel = Callable[[Block, slice], Result]
 
 # Where clients came as a list, this many numbers are gathered at a time, but no more than 1/PART of all: copies are then long.
 SLAB, PART = 2**20, 32
-FEW_NARROW = (
-    8  # clients of narrow floats. Of so few, a thread gathers an eighth of an update at a time, or TILE numbers.
-)
+# Clients of narrow floats. Of so few, a thread gathers an eighth of an update at a time, or TILE numbers.
+FEW_NARROW = 8
 STORED = 2**28  # bytes that all threads gather at a time where clients came as files: 256 KiB from each of 500
 LINE = 64  # columns: whole cache lines
 LONG = 16  # clients, whose numbers in one column are as many as vector instructions want
@@ -278,7 +278,7 @@ def _are_arrays(rows: Sequence[Any]) -> bool:
 
 
 def _in_columns(matrix: NDArray[Any]) -> bool:
-    """Whether a column lies together in memory, and a row apart: every compiled kernel would copy a block of it."""
+    """Whether a column lies together in memory, and a row apart: most compiled kernels would copy a block of it."""
     return bool(matrix.flags.aligned and 0 < matrix.strides[0] < matrix.strides[1])
 
 
