@@ -720,8 +720,7 @@ class Updates:
                     parts = min(max(stretch.width // (BULK * self.m), fewest), MOST_PARTS)
                     width = max(width, -(-stretch.width // parts))
                 if stretch.lying is not None and stretch.lying.odd:
-                    # Twice as much as elsewhere: runs of such arrays are then twice as long, which saves a quarter of the time.
-                    width = min(width, max(2 * self._slab // int(np.count_nonzero(stretch.lying.kind >= 0)), LINE))
+                    width = min(width, max(self._slab // int(np.count_nonzero(stretch.lying.kind >= 0)), LINE))
                 pairs = -(-stretch.width // (2 * width))
                 if pairs > 1 or (portion.parallel and stretch.width * self.m >= ENOUGH):
                     width = -(-stretch.width // (2 * pairs * LINE)) * LINE
