@@ -56,7 +56,6 @@ def narrowed(numbers: NDArray[np.float32], dtype: np.dtype[Any]) -> NDArray[Any]
     if dtype != BFLOAT16:
         return np.clip(numbers, -LARGEST_FLOAT16, LARGEST_FLOAT16).astype(np.float16)
     bits = np.clip(numbers, -LARGEST_BFLOAT16, LARGEST_BFLOAT16).view(np.uint32)
-    bits += np.uint32(0x7FFF) + (
-        (bits >> np.uint32(16)) & np.uint32(1)
-    )  # Of two equally near numbers, the even one counts.
+    # Half of the last digit is added before the rest is cut off: of two equally near numbers, the even one counts.
+    bits += np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     return (bits >> np.uint32(16)).astype(np.uint16).view(BFLOAT16)
