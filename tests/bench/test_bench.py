@@ -136,6 +136,14 @@ def test_a_peer_that_raises_is_shown_with_its_error():
     assert cell(row) == "failed"
 
 
+def test_a_bound_that_does_not_hold_is_said_in_its_row_where_code_is_compiled_ahead_too():
+    """Ten clients, two of them liars: bulyan needs eleven. There are as many numbers as order statistics are compiled for."""
+    rows = measure(clients(10, 2**15, 0), ["bulyan"], [], repeat=1, budget=5.0, watch=quiet, reference=False)
+    row = row_of(rows, "bulyan", OURS)
+    assert row["status"] == "failed"
+    assert "bulyan needs m >= 4f + 3" in row["reason"]
+
+
 def test_a_slow_peer_is_run_once(monkeypatch):
     ticks = iter(np.arange(0, 1000, 7.0))
     monkeypatch.setattr(fedhold.bench.timing.time, "perf_counter", lambda: next(ticks))
