@@ -91,11 +91,12 @@ def which_when(usual: list[Row], skewed: list[Row]) -> list[str]:
     """A table of what a server may know or fear, the rule to take then, and the numbers that say so."""
     blind, told = ([row for row in usual if row["knows"] == knows] for knows in ("", "told f"))
     rooted = [row for row in usual if "has samples" in row["knows"]]
-    sound = [row for row in blind if row.number("mean") >= SOUND and row["backdoor"]]
+    sound = [row for row in usual if row.number("mean") >= SOUND and row["backdoor"]]
     lines = ["| your case | take | because |", "|---|---|---|"]
 
     def add(case: str, rule: Row, numbers: str) -> None:
-        lines.append(f"| {case} | `{rule['rule'].replace('|', BAR)}` | {numbers} |")
+        knows = f" ({rule['knows']})" if rule["knows"] else ""
+        lines.append(f"| {case} | `{rule['rule'].replace('|', BAR)}`{knows} | {numbers} |")
 
     if blind:
         one = min(blind, key=by_rank)
