@@ -395,6 +395,21 @@ def test_a_start_changes_the_passes_not_the_result(seed, f, T):
         agree(aggregate(X, "huber", threshold=T, start=start).value, plain.value, X, tol=2e-5)
 
 
+@pytest.mark.parametrize(("seed", "m"), [(635, 15), (1252, 15), (2122, 9), (3902, 11)])
+def test_liars_who_become_a_crowd_with_few_samples_end_no_round(seed, m):
+    """Most mixed clients lie in one point, but hold less than half of the samples: the automatic threshold has no fixed point.
+
+    With these seeds, a combination of past steps once left nobody any weight, and the call ended with an error.
+    """
+    rng, f = np.random.default_rng(seed), (m - 3) // 2
+    rng.choice([9, 11, 15, 25])  # It was drawn first where these seeds were found.
+    X = rng.standard_normal((m, 3))
+    X[:f] = X[:f].mean(axis=0) + rng.choice([0.5, 1, 2, 4]) * np.array([1.0, 0, 0])
+    n = rng.integers(1, 80, m).astype(float)
+    result = aggregate(X, f"nearest_neighbour_mixing(f={f}) | huber", samples=n, sample_cap=None)
+    assert np.linalg.norm(result.value - np.median(X, axis=0)) < 4 * spread(X)
+
+
 def test_from_theory_gives_the_theorems_thresholds():
     from fedhold import bounds
 

@@ -226,7 +226,12 @@ class _Past:
                 self.moves[oldest] = (move - along.dot(self.moves)) / left
         self.steps, self.target, self.gap = self.steps + 1, target, gap
         mixture = np.maximum(target - self.directions.dot(gap).dot(self.moves), 0)
-        return mixture / np.add.reduce(mixture)
+        total = float(np.add.reduce(mixture))
+        if total > 0:
+            return mixture / total
+        # Changes within rounding foretell nothing, and a combination of such steps may leave nobody any weight.
+        self.steps, self.directions[:], self.moves[:] = 0, 0, 0
+        return target
 
 
 # Newton's method in the span of the clients, for centres to which the fixed point converges slowly: on a client, or on a line
