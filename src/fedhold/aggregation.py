@@ -163,10 +163,13 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
             f"{problem} Note that {admission.rejected} of {len(admission.reasons)} clients were rejected."
         ) from None
     clients = _clients(account, admission, geometry)
-    value = admission.shaped(account.value)
+    row, kept = account.value, account.value if account.certifies else None
+    if kept is not None and isinstance(row, np.ndarray) and row.dtype != np.float64:
+        # The value shares the memory of the row, and is the caller's from now on. The proof gets a copy of it, or makes a
+        # narrow one again when it is asked for: a copy of that would be one update more in memory.
+        kept = None if is_narrow(row.dtype) else row.copy()
+    value = admission.shaped(row)
     received = partial(admission.received, value)
-    # A narrow centre shares its memory with the value, which is the caller's from now on.
-    shared = isinstance(account.value, np.ndarray) and is_narrow(account.value.dtype)
     return Aggregation(
         value=value,
         weights=None if account.weights is None else clients.weights,
@@ -175,9 +178,7 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
         iterations=account.solved.iterations,
         rule=" | ".join(map(str, stages)),
         f=account.f,
-        proof=Proof(geometry, None if shared else account.value, account.distances, account.solved, received)
-        if account.certifies
-        else None,
+        proof=Proof(geometry, kept, account.distances, account.solved, received) if account.certifies else None,
     )
 
 

@@ -519,7 +519,7 @@ class Geometry:
         pulls     the pulls whose force on the centre is to be found
         origin    with weights that sum to less than 1, the point that gets the rest of the weight
         directly  measure distances by subtraction; by default they come from products where those keep enough digits
-        final     the centre is the value of the call, and may be rounded to its dtype
+        final     the centre is the value of the call, and is rounded to its dtype
         """
         known = self.measured(weights) if pulls is None and origin is None and not directly else None
         if known is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
-from fedhold.kernels.narrow import BFLOAT16, LARGEST_BFLOAT16, bits_of, is_narrow, wide
+from fedhold.kernels.narrow import BFLOAT16, LARGEST_BFLOAT16, bits_of, wide
 
 __all__ = [
     "Block",
@@ -298,18 +298,18 @@ def between(array: Any, start: int, stop: int) -> Any:
 def from_host(values: Vector, template: Any, name: str) -> Any:
     """`values` with the shape, library and device of `template` and the dtype of that name, or the template's own.
 
-    Integers are rounded; what the dtype cannot hold becomes its nearest finite number. Narrow values have this dtype already:
-    the array is a view of them, if its library can make one.
+    Integers are rounded; what the dtype cannot hold becomes its nearest finite number. Values that are not float64 have this
+    dtype already: the array is a view of them, if its library can make one.
     """
     xp = np if isinstance(template, np.ndarray) else api.array_namespace(template)
     dtype = getattr(xp, name, template.dtype)
     dtype = np.dtype(dtype) if xp is np else dtype
-    if is_narrow(values.dtype) and _name(dtype) == _name(values.dtype):
+    if values.dtype != np.float64 and _name(dtype) == _name(values.dtype):
         if xp is np:
             return values.view(dtype).reshape(template.shape)
         if api.is_torch_array(template):
-            bits = xp.asarray(bits_of(values).view(np.int16), device=api.device(template))
-            return bits.view(dtype).reshape(template.shape)
+            bits = values if values.dtype == np.float32 else bits_of(values).view(np.int16)
+            return xp.asarray(bits, device=api.device(template)).view(dtype).reshape(template.shape)
     values = wide(values)
     if xp is np and _name(dtype) == "bfloat16":  # a dtype of another library, which np.finfo does not know
         low, high = -LARGEST_BFLOAT16, LARGEST_BFLOAT16
@@ -371,8 +371,8 @@ def length(vector: Vector) -> float:
     """The Euclidean norm of one vector, also where squares would overflow; it makes a copy only there."""
     if not isinstance(vector, np.ndarray):
         return float(vector.length())
-    if is_narrow(vector.dtype):
-        return float(np.sqrt(sum(length(wide(part)) ** 2 for part in _parts(vector))))
+    if vector.dtype != np.float64:
+        return float(np.sqrt(sum(length(wide(part).astype(np.float64)) ** 2 for part in _parts(vector))))
     with np.errstate(over="ignore", under="ignore"):
         square = float(vector @ vector)
     if 1e-280 < square < np.inf:
@@ -382,8 +382,8 @@ def length(vector: Vector) -> float:
 
 
 def apart(mine: Vector, other: Vector) -> float:
-    """|mine - other|. Where one of them is narrow, a difference of both would take more memory than they do."""
-    if not isinstance(mine, np.ndarray) or not (is_narrow(mine.dtype) or is_narrow(other.dtype)):
+    """|mine - other|, in float64. Where one of them is not, a difference of both would take more memory than they do."""
+    if not isinstance(mine, np.ndarray) or mine.dtype == other.dtype == np.float64:
         return length(mine - other)
     pairs = zip(_parts(mine), _parts(other), strict=True)
     return float(np.sqrt(sum(length(wide(a) - np.asarray(wide(b), np.float64)) ** 2 for a, b in pairs)))

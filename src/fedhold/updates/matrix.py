@@ -127,6 +127,14 @@ class Source:
         as_it_is = set(map(attrgetter("dtype"), self.rows)) == {np.dtype(self.dtype)}
         return Lying.of(self.rows) if as_it_is else None
 
+    @property
+    def single(self) -> bool:
+        """Whether all clients' arrays are float32, in this machine's memory."""
+        if isinstance(self.rows, np.ndarray):
+            return self.rows.dtype == np.float32
+        in_memory = isinstance(self.rows, list) and _are_arrays(self.rows)
+        return in_memory and set(map(attrgetter("dtype"), self.rows)) == {np.dtype(np.float32)}
+
     @cached_property
     def narrow(self) -> Narrow | None:
         """The clients' arrays, where all are float16 or all bfloat16, in memory."""
@@ -543,8 +551,18 @@ class Updates:
         return np.zeros(self.d, np.float64 if self.narrow is None else np.float32)
 
     def blank(self) -> Vector:
-        """A vector of d numbers for the value of a call: it has the clients' own dtype where that is narrow."""
-        return self.zeros() if self.narrow is None else np.empty(self.d, self.narrow)
+        """A vector of d numbers for the value of a call: in the clients' own dtype, where that is narrow or float32.
+
+        In float64 it would take a pass more to convert it, which is a sixth of what the mean of few clients costs.
+        """
+        if self.narrow is not None:
+            return np.empty(self.d, self.narrow)
+        return np.empty(self.d, np.float32) if self._single else self.zeros()
+
+    @cached_property
+    def _single(self) -> bool:
+        """Whether all numbers are float32, and are read as they are."""
+        return not (self.wide or self.base) and all(source.single for source in self.sources)
 
     def vector(self, arrays: list[Any]) -> Vector:
         """The arrays of one update as a vector of d numbers."""
@@ -573,8 +591,8 @@ class Updates:
 
     def row(self, client: int) -> Vector:
         """One client's update."""
-        dtype = self.narrow if self.mixture is None else None  # A client's own numbers lose nothing, mixed ones would.
-        row = self.zeros() if dtype is None else self.blank()
+        # A client's own numbers lose nothing in their own dtype, mixed ones would.
+        dtype, row = (self.narrow, self.blank()) if self.mixture is None else (None, self.zeros())
         if self._views:
             row[:] = self.sources[0].rows[client]
             return row
