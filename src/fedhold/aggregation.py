@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from fedhold.certificate import Certificate, Proof
 from fedhold.errors import InfeasibleError, integer
 from fedhold.geometry import SEVERAL, Geometry, Measurement, Rescaled, Solved, normalised
-from fedhold.kernels import ENOUGH, Matrix, Vector, Weights, is_narrow, numbers, one_blas_thread, worth_compiling
+from fedhold.kernels import ENOUGH, Matrix, Vector, Weights, numbers, one_blas_thread, worth_compiling
 from fedhold.spec import DEFAULT, Stage, parse
 from fedhold.updates import (
     ALL_PAIRS,
@@ -163,12 +163,8 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
             f"{problem} Note that {admission.rejected} of {len(admission.reasons)} clients were rejected."
         ) from None
     clients = _clients(account, admission, geometry)
-    row, kept = account.value, account.value if account.certifies else None
-    if kept is not None and isinstance(row, np.ndarray) and row.dtype != np.float64:
-        # The value shares the memory of the row, and is the caller's from now on. The proof gets a copy of it, or makes a
-        # narrow one again when it is asked for: a copy of that would be one update more in memory.
-        kept = None if is_narrow(row.dtype) else row.copy()
-    value = admission.shaped(row)
+    kept = admission.updates.kept(account.value) if account.certifies else None
+    value = admission.shaped(account.value)
     received = partial(admission.received, value)
     return Aggregation(
         value=value,

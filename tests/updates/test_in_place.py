@@ -175,3 +175,24 @@ def test_a_matrix_with_contiguous_columns_gives_what_one_with_contiguous_rows_gi
             found = aggregate(given, rule)
             np.testing.assert_allclose(found.value, theirs.value, rtol=2e-5, atol=2e-5 * max(offset, 1))
             np.testing.assert_allclose(found.clients.distances, theirs.clients.distances, rtol=2e-5)
+
+
+@pytest.mark.parametrize("rule", ["mean", "median", "krum(f=2)", "huber", "spectral_huber", "geometric_median"])
+def test_a_counter_between_layers_keeps_its_digits(rule):
+    """The value is float32 in the columns of the layers, and float64 in that of the counter, which float32 cannot hold."""
+    rng, count = np.random.default_rng(0), 2**40 + 1
+    layers = rng.standard_normal((9, 2, 500, 500)).astype(np.float32)
+    sent = [{"a": a, "b": np.array(count), "c": c, "d": np.empty(0)} for a, c in layers]
+    result = aggregate(sent, rule)
+    exact = aggregate([{name: part.astype(np.float64) for name, part in update.items()} for update in sent], rule)
+    assert result.value["b"] == count
+    assert result.value["b"].dtype == np.int64
+    for name in "ac":
+        assert result.value[name].dtype == np.float32
+        np.testing.assert_allclose(result.value[name], exact.value[name], rtol=0, atol=1e-5)
+    if result.certificate is not None:
+        radius = result.certificate.radius(2)
+        again = aggregate(sent, rule)
+        again.value["a"][:] += 1  # It is the caller's, and the proof knows what was there before.
+        assert again.certificate.radius(2) == pytest.approx(radius + 500, rel=0.01)
+        assert radius == pytest.approx(exact.certificate.radius(2), rel=1e-3)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
-from fedhold.kernels.narrow import BFLOAT16, LARGEST_BFLOAT16, bits_of, wide
+from fedhold.kernels.narrow import BFLOAT16, LARGEST_BFLOAT16, bits_of, is_narrow, wide
 
 __all__ = [
     "Block",
@@ -298,18 +298,18 @@ def between(array: Any, start: int, stop: int) -> Any:
 def from_host(values: Vector, template: Any, name: str) -> Any:
     """`values` with the shape, library and device of `template` and the dtype of that name, or the template's own.
 
-    Integers are rounded; what the dtype cannot hold becomes its nearest finite number. Values that are not float64 have this
-    dtype already: the array is a view of them, if its library can make one.
+    Integers are rounded; what the dtype cannot hold becomes its nearest finite number. Values that have this dtype already
+    become a view of them, if the library can make one.
     """
     xp = np if isinstance(template, np.ndarray) else api.array_namespace(template)
     dtype = getattr(xp, name, template.dtype)
     dtype = np.dtype(dtype) if xp is np else dtype
-    if values.dtype != np.float64 and _name(dtype) == _name(values.dtype):
+    if _name(dtype) == _name(values.dtype):
         if xp is np:
             return values.view(dtype).reshape(template.shape)
         if api.is_torch_array(template):
-            bits = values if values.dtype == np.float32 else bits_of(values).view(np.int16)
-            return xp.asarray(bits, device=api.device(template)).view(dtype).reshape(template.shape)
+            known = bits_of(values).view(np.int16) if is_narrow(values.dtype) else values
+            return xp.asarray(known, device=api.device(template)).view(dtype).reshape(template.shape)
     values = wide(values)
     if xp is np and _name(dtype) == "bfloat16":  # a dtype of another library, which np.finfo does not know
         low, high = -LARGEST_BFLOAT16, LARGEST_BFLOAT16

@@ -159,6 +159,9 @@ class ClusterUpdates(Updates):
     def zeros(self) -> Vector:
         return cast(Vector, Spread(self._array.chunks[1]))
 
+    def blank(self) -> Vector:
+        return self.zeros()
+
     def vector(self, arrays: list[Any]) -> Vector:
         """The vector is kept on the cluster: one that came from this process is sent there once."""
         (array,), widths = arrays, self._array.chunks[1]
