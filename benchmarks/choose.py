@@ -1,8 +1,9 @@
 """docs/choose.md and its picture, from the numbers of an arena.
 
-    fedhold arena --out arena
-    fedhold arena --momentum 0.9 --only dirichlet --only by_class --out arena-momentum
-    python benchmarks/choose.py arena --momentum arena-momentum
+    fedhold arena --quick --out arena
+    fedhold arena --quick --momentum 0.9 --only dirichlet --only by_class --out arena-momentum
+    fedhold arena --out whole       # over hours; what it has finished when it is stopped is enough
+    python benchmarks/choose.py arena --momentum arena-momentum --whole whole
 
 It reads numbers/*.csv of the directories, so that it needs neither the results nor the version that made them.
 """
@@ -214,11 +215,26 @@ def picture(folder: Path, path: Path) -> None:
     figure.savefig(path, metadata={"Software": None})
 
 
-def document(folder: Path, momentum: Path | None, figure: str, note: str) -> str:
+def of_the_whole(folder: Path | None, note: str) -> list[str]:
+    """What the whole grid says, as far as it ran."""
+    boards = [(which, rows) for which in (USUAL, SKEWED) if folder and (rows := leaderboard(folder, which))]
+    if not boards:
+        return []
+    lines = ["## The whole grid, as far as it ran", "", note, ""]
+    for which, rows in boards:
+        lines += [f"### {'Without label skew' if which == USUAL else 'With label skew'}", ""]
+        lines += [*in_short(rows), "", *shown(rows), ""]
+    return lines
+
+
+def document(given: argparse.Namespace, figure: str) -> str:
+    folder, momentum, whole = given.arena, given.momentum, given.whole
     usual, skewed = leaderboard(folder, USUAL), leaderboard(folder, SKEWED)
     if not usual and not skewed:
         raise SystemExit(f"no leaderboard in {folder}/numbers. Make one with: fedhold arena --out {folder}")
     with_momentum = leaderboard(momentum, SKEWED) if momentum else []
+    # More clients, data and fractions of liars decide more.
+    deciding = [leaderboard(whole, which) if whole else [] for which in (USUAL, SKEWED)]
     settings = table(folder, "settings")
     lines = [
         "# Choose a rule",
@@ -232,8 +248,8 @@ def document(folder: Path, momentum: Path | None, figure: str, note: str) -> str
         "of liars. [The default rule](default.md) says which cells break nearly every rule, and why.",
         "`benchmarks/choose.py` writes this page.",
         "",
-        *([note, ""] if note else []),
-        *which_when(usual, skewed),
+        *([given.note, ""] if given.note else []),
+        *which_when(deciding[0] or usual, deciding[1] or skewed),
         "",
         "Where honest clients come in groups, or their updates are skewed, and few of them lie, `huber` loses least to the",
         "mean: [the default rule](default.md) says by how much.",
@@ -267,6 +283,7 @@ def document(folder: Path, momentum: Path | None, figure: str, note: str) -> str
             *shown(skewed),
             "",
         ]
+    lines += of_the_whole(whole, given.whole_note)
     lines += [
         "## How this was measured",
         "",
@@ -300,12 +317,14 @@ def main() -> None:
     parser.add_argument("arena", type=Path, help="the --out of fedhold arena")
     parser.add_argument("--momentum", type=Path, help="the same with --momentum 0.9, for label skew")
     parser.add_argument("--note", default="", help="a sentence about how much was run")
+    parser.add_argument("--whole", type=Path, help="the --out of fedhold arena without --quick")
+    parser.add_argument("--whole-note", default="", help="a sentence about how much of the whole grid was run")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "choose.md")
     parser.add_argument("--figure", type=Path, default=ROOT / "docs" / "figures" / "arena.png")
     given = parser.parse_args()
     picture(given.arena, given.figure)
     name = given.figure.relative_to(given.docs.parent).as_posix()
-    given.docs.write_text(document(given.arena, given.momentum, name, given.note), encoding="utf-8")
+    given.docs.write_text(document(given, name), encoding="utf-8")
     print(f"{given.docs} and {given.figure} are written.")
 
 
