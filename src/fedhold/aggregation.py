@@ -47,7 +47,7 @@ COLUMNS = ("client", "status", "weight", "share", "distance", "threshold", "samp
 SHOWN = 40  # rows of a printed table, half from each end
 
 
-@one_blas_thread()  # Passes have threads of their own.
+@one_blas_thread  # Passes have threads of their own.
 def aggregate(
     updates: Any,
     rule: str | Callable[..., Any] = DEFAULT,

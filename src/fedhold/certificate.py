@@ -588,7 +588,7 @@ class Proof:
     solved: Solved
     received: Callable[[], Vector]
 
-    @one_blas_thread()
+    @one_blas_thread
     def certificate(self) -> Certificate:
         """The certificate of the value received, from residuals and with all that rounding can have done to them.
 

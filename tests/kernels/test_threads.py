@@ -117,20 +117,26 @@ except ZeroDivisionError:
 
 first_in, second_in, first_out = (threading.Event() for _ in range(3))
 
+@one_blas_thread
 def first():
-    with one_blas_thread():
-        met.append(blas_threads())
-        first_in.set()
-        second_in.wait(60)
+    met.append(blas_threads())
+    first_in.set()
+    second_in.wait(60)
+
+@one_blas_thread
+def second():
+    second_in.set()
+    first_out.wait(60)
+
+def begin():
+    first()
     first_out.set()
 
-def second():
+def follow():
     first_in.wait(60)
-    with one_blas_thread():
-        second_in.set()
-        first_out.wait(60)
+    second()
 
-runs = [threading.Thread(target=run) for run in (first, second)]
+runs = [threading.Thread(target=run) for run in (begin, follow)]
 for run in runs:
     run.start()
 for run in runs:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from itertools import count
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 __all__ = ["one_blas_thread", "shared", "thread_count"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Called = TypeVar("Called", bound=Callable[..., Any])
 
 
 def thread_count() -> int:
@@ -75,23 +75,26 @@ if hasattr(os, "register_at_fork"):  # A forked process has none of these thread
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Let BLAS use one thread of this process inside the block, or the function that this decorates; then as many as before.
+def one_blas_thread(function: Called) -> Called:
+    """Let BLAS use one thread of this process while the function that this decorates runs; then as many as before.
 
     The threads of BLAS wait for each other by spinning. Where another process wants the cores, too, products then cost ten to
     a hundred times the time: all pairs of 100 x 25,450 numbers took 5 ms with one thread, and 688 ms with two. Where several
     threads are inside at once, the limit ends with the one that set it.
     """
-    # Whoever has set the limit takes it back. A second one would take the limit for what was there before, and restore it.
-    if not _limiting.acquire(blocking=False):
-        yield
-        return
-    try:
-        with _blas().limit(limits=1, user_api="blas"):
-            yield
-    finally:
-        _limiting.release()
+
+    @wraps(function)
+    def limited(*arguments: Any, **named: Any) -> Any:
+        # Whoever has set the limit takes it back. A second one would take the limit for what was there before, and restore it.
+        if not _limiting.acquire(blocking=False):
+            return function(*arguments, **named)
+        try:
+            with _blas().limit(limits=1, user_api="blas"):
+                return function(*arguments, **named)
+        finally:
+            _limiting.release()
+
+    return cast(Called, limited)
 
 
 @cache

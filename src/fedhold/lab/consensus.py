@@ -23,7 +23,7 @@ from fedhold.storage import Checkpoint, fingerprint
 RSA_OPTIONS = ("batch", "evaluate_every")  # the options of federate() that rsa() has too
 
 
-@one_blas_thread()
+@one_blas_thread
 @np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
 def rsa(
     task: Task,

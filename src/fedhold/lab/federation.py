@@ -34,7 +34,7 @@ Counts = NDArray[np.intp]
 Claims = NDArray[np.intp] | NDArray[np.float64]
 
 
-@one_blas_thread()  # as in the worker processes of run_all, so that a run has the same bits here and there
+@one_blas_thread  # as in the worker processes of run_all, so that a run has the same bits here and there
 @np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
 def federate(
     task: Task,
