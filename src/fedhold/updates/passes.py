@@ -219,6 +219,7 @@ class _Looked(Sums):
     row_products: Products | None = None
 
 
+@np.errstate(over="ignore", invalid="ignore")  # The numbers have not been checked yet, and may be anything.
 def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
     """The first pass over the data. It assumes that all clients will be admitted; see `FirstLook.of`."""
     kernels, m = updates.ordering if isinstance(wanted, Columnwise) else updates.kernels, updates.m
@@ -239,10 +240,9 @@ def first_look(updates: Updates, wanted: Wanted) -> FirstLook:
         )
     else:
         look, portion = _plain_look(kernels, client), kernels.squaring(around=client is not None)
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = updates.sum(look, portion)
-        magnitudes = np.sqrt(found.squares.own)
-        around = None if found.squares.around is None else np.sqrt(found.squares.around)
+    found = updates.sum(look, portion)
+    magnitudes = np.sqrt(found.squares.own)
+    around = None if found.squares.around is None else np.sqrt(found.squares.around)
     lengths = magnitudes < 2.0**SINGLE_ROOM
     usual = bool(lengths.all())
     some = magnitudes if usual else magnitudes[lengths]
@@ -365,12 +365,17 @@ def sample_of(updates: Updates) -> Sample:
     """SAMPLED columns of every client, spread evenly over all of them; more of much data."""
     columns = max(SAMPLED, min(FORETELLING // updates.m, int(updates.d * SMALL_PART)))
     block = updates.sample(_sampled(updates, columns))
-    m, turned = updates.m, np.array(block.T, order="C")
-    half = m // 2
-    turned.partition(half, axis=1)
-    low = turned[:, half] if m % 2 else turned[:, :half].max(axis=1)
-    median = (low / 2 + turned[:, half] / 2).astype(block.dtype)
+    half, halved = updates.m // 2, _halved(block)
+    low = halved[:, half] if updates.m % 2 else halved[:, :half].max(axis=1)
+    median = (low / 2 + halved[:, half] / 2).astype(block.dtype)
     return Sample(block.shape[1], _norms(block), block - median)
+
+
+def _halved(block: Block) -> Block:
+    """Every column as a row, the lower half of its numbers before the upper half, which begins with its smallest number."""
+    turned = np.array(block.T, order="C")  # A row is partitioned in half of the time of a column.
+    turned.partition(len(block) // 2, axis=1)
+    return turned
 
 
 def places_on_a_line(distances_to: Callable[[int], Vector], error: Vector | float = 0.0) -> Vector | None:
@@ -399,14 +404,13 @@ def _central_client(updates: Updates, wanted: Wanted) -> int | None:
     sample = wanted.sample if isinstance(wanted, Centre) else None
     if sample is None and updates.costly_to_read and not isinstance(wanted, AllPairs):
         return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        if sample is None:
-            block, half = updates.sample(_sampled(updates, FEWER_SAMPLED)), updates.m // 2
-            # The upper one of two middle numbers is as good here as the point between them.
-            distances, lengths = _norms(block - np.partition(block, half, axis=0)[half]), _norms(block)
-        else:
-            distances, lengths = sample.distances_to_median(), sample.lengths
-        near = middle(lengths) <= NEAR * middle(distances)
+    if sample is None:
+        block = updates.sample(_sampled(updates, FEWER_SAMPLED))
+        # The upper one of two middle numbers is as good here as the point between them.
+        distances, lengths = _norms(block - _halved(block)[:, updates.m // 2]), _norms(block)
+    else:
+        distances, lengths = sample.distances_to_median(), sample.lengths
+    near = middle(lengths) <= NEAR * middle(distances)
     return None if near else int(np.argmin(np.where(np.isfinite(distances), distances, np.inf)))
 
 
