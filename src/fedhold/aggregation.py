@@ -354,7 +354,9 @@ def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Cli
     """One row per client, including the rejected ones."""
     m, admitted = len(admission.reasons), admission.admitted
 
-    def for_everyone(known: NDArray[Any], otherwise: Vector | float) -> NDArray[Any]:
+    def for_everyone(known: NDArray[Any] | None, otherwise: Vector | float) -> NDArray[Any]:
+        if known is None:
+            known = np.full(len(admitted), np.nan)
         if len(admitted) == m:
             return known.copy()
         column = np.empty(m, known.dtype)
@@ -367,25 +369,23 @@ def _clients(account: _Account, admission: Admission, geometry: Geometry) -> Cli
     if thresholds is not None:
         thresholds = np.where(np.isinf(thresholds), np.inf, geometry.real(thresholds))
         statuses[account.takes_part & (distances / (1 + TIE) > thresholds)] = CLIPPED
-    unknown = np.full(len(admitted), np.nan)
-    weights = unknown if account.weights is None else account.weights
     return Clients(
         indices=np.arange(m),
         statuses=STATUSES[for_everyone(statuses, REJECTED)],
         reasons=admission.reasons,
         distances=for_everyone(distances, np.nan),
-        thresholds=for_everyone(unknown if thresholds is None else thresholds, np.nan),
-        weights=for_everyone(weights, 0.0),
-        shares=for_everyone(unknown if account.weights is None else _shares(weights, admission.samples), 0.0),
+        thresholds=for_everyone(thresholds, np.nan),
+        weights=for_everyone(account.weights, 0.0),
+        shares=for_everyone(None if account.weights is None else _shares(account.weights, admission.samples), 0.0),
         samples=for_everyone(admission.samples, admission.claimed),
     )
 
 
 def _shares(weights: Weights, samples: Weights) -> Vector:
     """Each weight divided by the client's part of all samples; at most the largest float, for claims that are trusted."""
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        shares: Vector = np.minimum(weights / normalised(samples), np.finfo(np.float64).max)
-    return np.where(weights == 0, 0.0, shares)
+    with np.errstate(over="ignore", divide="ignore"):
+        shares = np.divide(weights, normalised(samples), out=np.zeros(len(weights)), where=weights != 0)
+    return np.minimum(shares, np.finfo(np.float64).max)
 
 
 # What aggregate() returns.

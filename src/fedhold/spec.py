@@ -153,7 +153,8 @@ class Stage:
         if f is None:
             return self
         left = max(f - rejected, min(f, 0))
-        return self.given(f=left if bound is None else min(left, bound.most_liars(rows)))
+        left = left if bound is None else min(left, bound.most_liars(rows))
+        return self if left == f else self.given(f=left)
 
     def given(self, **parameters: Any) -> Stage:
         """The stage with these parameters in place of its own."""

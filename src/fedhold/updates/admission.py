@@ -163,16 +163,19 @@ def admit(
     sources = _sources(updates, sound) if columns is None else _sources_of(columns)
     skips = stacked and hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
-    admitted, limit = sound, _limit(claimed[sound], sample_cap)  # if all of them will be admitted
-    supposed = np.minimum(claimed[sound], limit)
-    look = first_look(matrix, wanted(matrix, supposed, len(clients) - len(sound)))
+    admitted, claims = sound, claimed[sound]  # if all of them will be admitted
+    limit = _limit(claims, sample_cap)
+    counted = np.minimum(claims, limit)
+    look = first_look(matrix, wanted(matrix, counted, len(clients) - len(sound)))
     if look.norms is None:
         fit = _fit(look.magnitudes, sound, reasons)
         admitted, look = sound[fit], look.of(fit)
         _someone(admitted, reasons)
         matrix = (matrix if fit.all() else matrix.take(np.flatnonzero(fit))).scaled(look.magnitudes)
-        limit = _limit(claimed[admitted], sample_cap)
-    for i in admitted[claimed[admitted] > limit].tolist():
+        claims = claimed[admitted]
+        limit = _limit(claims, sample_cap)
+        counted = np.minimum(claims, limit)
+    for i in admitted[claims > limit].tolist():
         reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
     template = like
     if like is None:
@@ -181,7 +184,7 @@ def admit(
         updates=matrix,
         look=look,
         admitted=admitted,
-        samples=np.minimum(claimed[admitted], limit),
+        samples=counted,
         claimed=claimed,
         reasons=tuple(reasons),
         template=template,
