@@ -818,8 +818,9 @@ def _flatten_one(line, origin, before, count, step, after, start, tile, out):
         first, left = origin + before[outer] + j * step, out.size - done
         if inner == 1:
             n = min(count - j, left)
-            if step == 1:
-                out[done : done + n] = line[first : first + n]
+            if step == 1:  # To assign one slice to another would take nearly twice as long.
+                for i in range(n):
+                    out[np.uint64(done + i)] = line[np.uint64(first + i)]
             else:
                 for i in range(n):
                     out[done + i] = line[np.uint64(first + i * step)]
