@@ -65,7 +65,7 @@ SLAB, PART = 2**20, 32
 FEW_NARROW = 8
 STORED = 2**28  # bytes that all threads gather at a time where clients came as files: 256 KiB from each of 500
 LINE = 64  # columns: whole cache lines
-LONG = 16  # clients, whose numbers in one column are as many as vector instructions want
+LONG = 5  # clients, from which on contiguous columns are read faster as they lie than as rows that are copied first
 TURNED = 64  # clients, from which on columns are turned faster than rows whose numbers lie apart are read
 # Columns of a block per row, where its result has m x m numbers of 8 bytes: all results then take a twelfth of the data.
 BULK, MOST_PARTS = 24, 16
