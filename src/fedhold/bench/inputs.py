@@ -59,6 +59,9 @@ class FirstCall(TypedDict):
     without: float
 
 
+COUNTER = "num_batches_tracked"  # how torch names the integer that a layer of batch normalisation counts in
+
+
 @dataclass(frozen=True)
 class Case:
     """One kind of input: its name, the updates, how a user would take their mean, and the rules to time."""
@@ -95,13 +98,18 @@ def lists() -> Iterator[Case]:
 def layouts() -> Iterator[Case]:
     """Arrays whose numbers are not contiguous in the order in which they are read."""
     rows = _matrix(10, 2_359_296).reshape(10, 512, 512, 3, 3)  # a convolution of ResNet-18
-    turned = [np.asfortranarray(row) for row in rows]
+    turned, apart = [np.asfortranarray(row) for row in rows], np.empty((10, 1024, 512, 3, 3), np.float32)
+    apart[:, ::2] = rows
     for name, updates in (
         ("contiguous", [row.copy() for row in rows]),
         ("Fortran order", turned),
         ("one in Fortran order", [turned[0], *(row.copy() for row in rows[1:])]),
+        ("half of them in Fortran order", [*turned[:5], *(row.copy() for row in rows[5:])]),
+        ("every second row of larger arrays", list(apart[:, ::2])),
     ):
         yield Case(f"10 x 2.4 M, {name}", updates, partial(rows.mean, 0), PASSES)
+    matrix = rows.reshape(10, -1)
+    yield Case("10 x 2.4 M, one matrix in Fortran order", np.asfortranarray(matrix), partial(matrix.mean, 0), PASSES)
     if _has_torch():
         import torch
 
@@ -184,7 +192,7 @@ def _matrix(m: int, d: int, offset: float = 1.0) -> Array:
 
 
 def _layers() -> dict[str, tuple[int, ...]]:
-    """The shapes of ResNet-18: 11.7 million numbers in 102 arrays."""
+    """The shapes of ResNet-18: 11.7 million numbers in 102 arrays, and 20 counters."""
     layers: dict[str, tuple[int, ...]] = {"conv": (64, 3, 7, 7), "fc.weight": (1000, 512), "fc.bias": (1000,)}
     norms, before = {"norm": 64}, 64
     for stage, width in enumerate((64, 128, 256, 512)):
@@ -195,16 +203,18 @@ def _layers() -> dict[str, tuple[int, ...]]:
             if before != width:
                 layers[f"{name}.down"], norms[f"{name}.down_norm"] = (width, before, 1, 1), width
             before = width
-    parts = ("weight", "bias", "mean", "variance")
-    return layers | {f"{name}.{part}": (width,) for name, width in norms.items() for part in parts}
+    parts = ("weight", "bias", "running_mean", "running_var")
+    layers |= {f"{name}.{part}": (width,) for name, width in norms.items() for part in parts}
+    return layers | {f"{name}.{COUNTER}": () for name in norms}
 
 
 def _dicts(m: int, shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, Array]]:
-    """m dicts of arrays of these shapes."""
+    """m dicts of arrays of these shapes; counters are integers, as in the state dicts of torch."""
     sizes = [int(np.prod(shape)) for shape in shapes.values()]
     cuts = np.cumsum(sizes)[:-1]
     rows = (np.split(row, cuts) for row in _matrix(m, sum(sizes)))
-    return [{name: part.reshape(shapes[name]).copy() for name, part in zip(shapes, row, strict=True)} for row in rows]
+    dicts = [{name: part.reshape(shapes[name]).copy() for name, part in zip(shapes, row, strict=True)} for row in rows]
+    return [one | {name: np.array(100) for name in shapes if name.endswith(COUNTER)} for one in dicts]
 
 
 def _mean_of(updates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
