@@ -274,8 +274,11 @@ def test_what_people_send_is_timed_beside_its_mean():
 
 
 def test_dicts_have_the_layers_of_resnet_18():
-    """11,689,512 parameters, and two running statistics for each of its 4,800 channels."""
-    assert sum(map(math.prod, inputs._layers().values())) == 11_689_512 + 2 * 4800
+    """11,689,512 parameters, two running statistics for each of its 4,800 channels, and a counter in each of 20 norms."""
+    shapes = inputs._layers()
+    assert sum(map(math.prod, shapes.values())) == 11_689_512 + 2 * 4800 + 20
+    (update,) = inputs._dicts(1, shapes)
+    assert sum(part.dtype == np.int64 for part in update.values()) == 20
 
 
 def test_first_calls_without_numba(monkeypatch):
