@@ -115,9 +115,13 @@ def which_when(usual: list[Row], skewed: list[Row]) -> list[str]:
         numbers = f"{one['backdoor']} of them succeed, and {one['mean']} is kept in the mean"
         add("You fear backdoors more than a loss of accuracy", one, numbers)
     if skewed:
-        one = max((row for row in skewed if not row["knows"]), key=by_attack)
+        blind = [row for row in skewed if not row["knows"]]
+        one = max(blind, key=by_attack)
         numbers = f"{one['worst attack']} kept under the worst attack, {one['mean']} in the mean"
         add("Clients hold few classes each, and you do not know how many lie", one, numbers)
+        one = max(blind, key=lambda row: (row.number("mean"), -row.number("mean rank")))
+        numbers = f"{one['mean']} kept in the mean, {one[NO_ATTACK]} without an attack"
+        add("Clients hold few classes each, few lie, and you cap the samples they claim", one, numbers)
     return lines
 
 
@@ -252,7 +256,8 @@ def document(given: argparse.Namespace, figure: str) -> str:
         *which_when(deciding[0] or usual, deciding[1] or skewed),
         "",
         "Where honest clients come in groups, or their updates are skewed, and few of them lie, `huber` loses least to the",
-        "mean: [the default rule](default.md) says by how much.",
+        "mean: [the default rule](default.md) says by how much. In the arena all claims of samples are believed, so that",
+        "`inflated_samples` breaks `mean`, `huber` and `geometric_median`; `aggregate` caps claims unless it is told not to.",
         "",
     ]
     if usual:
