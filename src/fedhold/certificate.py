@@ -576,7 +576,7 @@ class Proof:
     """What a certificate is made from, kept until it is asked for: the m x m matrix can cost more than the aggregate itself.
 
     geometry   the admitted clients
-    centre     the Huber centre; None where it was rounded to the dtype of the value at once, and has to be made again
+    centre     the Huber centre; None where the value is narrow (float16, bfloat16), and the centre has to be made again
     distances  the distance of every client to it
     solved     its weights and thresholds; and the Huber centre that it corrects, where it is not one itself
     received   the value that the caller has received, as `centre` has it; it may be any, and its distance to the centre counts

@@ -179,8 +179,8 @@ def test_a_matrix_with_contiguous_columns_gives_what_one_with_contiguous_rows_gi
 
 @pytest.mark.parametrize("rule", ["mean", "median", "krum(f=2)", "huber", "spectral_huber", "geometric_median"])
 def test_a_counter_between_layers_keeps_its_digits(rule):
-    """The value is float32 in the columns of the layers, and float64 in that of the counter, which float32 cannot hold."""
-    rng, count = np.random.default_rng(0), 2**40 + 1
+    """The value is float32 in the columns of the layers, and float64 in that of the counter."""
+    rng, count = np.random.default_rng(0), 2**24 + 1  # the first integer that float32 cannot hold
     layers = rng.standard_normal((9, 2, 500, 500)).astype(np.float32)
     sent = [{"a": a, "b": np.array(count), "c": c, "d": np.empty(0)} for a, c in layers]
     result = aggregate(sent, rule)
@@ -195,4 +195,4 @@ def test_a_counter_between_layers_keeps_its_digits(rule):
         again = aggregate(sent, rule)
         again.value["a"][:] += 1  # It is the caller's, and the proof knows what was there before.
         assert again.certificate.radius(2) == pytest.approx(radius + 500, rel=0.01)
-        assert radius == pytest.approx(exact.certificate.radius(2), rel=1e-3)
+        assert radius == pytest.approx(exact.certificate.radius(2), rel=5e-3)  # Each has room for its own rounding.

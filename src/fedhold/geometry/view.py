@@ -66,7 +66,7 @@ STEPS = 4  # passes for one. docs/default.md says what more of them would change
 class Measurement:
     """A weighted centre, every client's distance to it, and the force of given pulls on it.
 
-    The centre is rounded to the clients' dtype where that is narrow and the centre is the value of the call.
+    The centre is rounded to the clients' dtype where it is the value of the call.
     """
 
     centre: Vector
