@@ -187,50 +187,33 @@ def huber_on_a_line(p, n, T):
     return (min(zeros) + max(zeros)) / 2
 
 
-def largest_count(n):
-    """The largest C for which the largest 40 % of the clients have at most 1.05 times 40 % of all min(n_i, C)."""
-    n = np.sort(np.asarray(n, float))
-    some = max(1, int(0.4 * len(n) + 1e-9))
-    part = 1.05 * some / len(n)
-    low, high = n[0], n[-1]
-    for C in (high, *[None] * 200):
-        C = (low + high) / 2 if C is None else C
-        counted = np.minimum(n, C)
-        low, high = (C, high) if counted[-some:].sum() <= part * counted.sum() else (low, C)
-    return low
-
-
 def spectral_huber(X, n=None):
     """Ours, step by step as its docstring numbers them."""
     X = np.asarray(X, float)
     m = len(X)
     n = np.ones(m) if n is None else np.asarray(n, float)
-    claimed, n = n, np.minimum(n, largest_count(n))
-    centre, w = huber_automatic(X, n, 0.75)
+    centre, w = huber_automatic(X, np.ones(m), 0.75)
     d = np.linalg.norm(X - centre, axis=1)
-    s = np.median(np.sqrt(n) * d)
+    s = np.median(d)
     if s == 0:
         return centre
-    if (claimed > n).any():
-        scale = np.median(np.sqrt(claimed) * d)
-        b = [min(claimed[i], max(n[i], (scale / max(d[i], 1e-9 * scale)) ** 2)) for i in range(m)]
-        w = np.array([b[i] * min(1, 0.75 * scale / np.sqrt(b[i]) / max(d[i], 1e-9 * scale)) for i in range(m)])
+    if (n != n[0]).any():
+        scale = np.median(np.sqrt(n) * d)
+        b = [min(n[i], (scale / max(d[i], 1e-9 * s)) ** 2) for i in range(m)]
+        w = np.array([b[i] * min(1, 0.75 * scale / np.sqrt(b[i]) / max(d[i], 1e-9 * s)) for i in range(m)])
         w = w / w.sum()
-    limit = s / np.sqrt(np.median(n))
-    near = [i for i in range(m) if np.sqrt(n[i]) * d[i] <= 4 * s or m < 7]
+    near = [i for i in range(m) if d[i] <= 4 * s or m < 7]
     directions = 0 if m < 7 else 2 if m >= 40 else 1
-    X, n, d, w, m = X[near], n[near], d[near], w[near] / sum(w[near]), len(near)
+    X, d, w, m = X[near], d[near], w[near] / sum(w[near]), len(near)
     c = w @ X
-    A = np.array([np.sqrt(n[i]) * (X[i] - c) * min(1, s / (2 * np.sqrt(n[i]) * d[i])) for i in range(m)])
+    A = np.array([(X[i] - c) * min(1, s / (2 * d[i])) for i in range(m)])
     values, V = np.linalg.svd(A, full_matrices=False)[1:]
     x = np.zeros(X.shape[1])
     for value, v in list(zip(values, V, strict=True))[:directions]:
         p = (X - c) @ v
-        by_pull = [p_i for p_i, n_i in sorted(zip(p, n, strict=True)) for _ in range(round(np.sqrt(n_i) * 1000))]
-        middle = np.median(by_pull)
-        T = 0.5 * np.median(np.sqrt(n) * np.abs(p - middle)) / np.sqrt(n)
-        place = huber_on_a_line(p, n, T)
-        error = 1.25 * value / np.sqrt(m * n.sum())
+        T = 0.5 * np.median(np.abs(p - np.median(p)))
+        place = huber_on_a_line(p, np.ones(m), np.full(m, T))
+        error = 1.25 * value / m
         x = x + v * (place * max(1 - (error / place) ** 2, 0) if place else 0)
     r = np.linalg.norm(x)
     t = [r - (X[i] - c) @ x / (r or 1) for i in range(m)]
@@ -247,7 +230,7 @@ def spectral_huber(X, n=None):
             low, high = (low, h) if along(h) @ t > 0 else (h, high)
         value = along(high) @ X
     length = np.linalg.norm(value - centre)
-    return centre + (value - centre) * (min(1, limit / length) if length else 1)
+    return centre + (value - centre) * (min(1, s / length) if length else 1)
 
 
 def divide_and_conquer(X, f, columns, c=1.0):

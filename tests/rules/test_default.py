@@ -61,17 +61,31 @@ def test_liars_in_one_point_move_it_less_than_half_as_far_as_huber(f, at):
     assert distance(aggregate(X).value, honest) < distance(aggregate(X, "huber").value, honest) / 2
 
 
-@given(seed=seeds, exponent=st.floats(0, 300), apart=st.booleans(), m=st.integers(3, 41))
+@given(
+    seed=seeds, exponent=st.floats(0, 300), apart=st.booleans(), m=st.integers(3, 41), claims=st.floats(1e-300, 1e300)
+)
 @examples
-def test_less_than_half_of_the_clients_cannot_carry_it_away(seed, exponent, apart, m):
+def test_less_than_half_of_the_clients_cannot_carry_it_away_whatever_they_claim(seed, exponent, apart, m, claims):
     """|c - mu| <= 7 R for m up to 41, R the radius of the honest, and the correction adds at most the median distance."""
     rng = np.random.default_rng(seed)
     f = (m - 1) // 2
-    X = rng.standard_normal((m, 5))
+    X, n = rng.standard_normal((m, 5)), np.exp(rng.standard_normal(m))
     honest = X[f:].mean(axis=0)
     radius = np.linalg.norm(X[f:] - honest, axis=1).max()
     X[:f] = 10.0**exponent * (rng.standard_normal((f, 5)) if apart else rng.standard_normal(5))
-    assert distance(aggregate(X).value, honest) <= 7 * radius + 8 * radius
+    n[:f] = claims
+    for value in (aggregate(X).value, aggregate(X, samples=n, sample_cap=None).value):
+        assert distance(value, honest) <= 7 * radius + 8 * radius
+
+
+@pytest.mark.parametrize("cap", [None, 3.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_twenty_of_41_clients_cannot_by_claiming_many_samples(seed, cap):
+    """If claims had votes, they would have most of them, however the claims are capped: honest clients have unequal ones."""
+    rng = np.random.default_rng(seed)
+    X, n = rng.standard_normal((41, 5)), np.exp(rng.standard_normal(41))
+    X[:20], n[:20] = 1e6 * rng.standard_normal(5), 1e9
+    assert np.linalg.norm(aggregate(X, samples=n, sample_cap=cap).value) < 10
 
 
 def test_half_of_the_clients_can():
@@ -97,11 +111,6 @@ def test_a_client_at_four_median_distances_counts_and_one_beyond_does_not():
     assert weights[-2] > 0 == weights[-1]
 
 
-def limit_of(plain, n):
-    """The median distance to a Huber aggregate, for a client with the median number of samples."""
-    return np.median(np.sqrt(n) * plain.clients.distances) / np.sqrt(np.median(n))
-
-
 @given(seed=seeds)
 @settings(max_examples=50, deadline=None)
 def test_it_stays_within_the_median_distance_of_huber(seed):
@@ -111,9 +120,8 @@ def test_it_stays_within_the_median_distance_of_huber(seed):
     X = rng.standard_normal((m, d)) ** rng.integers(1, 4) * rng.exponential(size=d) ** 2
     X[: rng.integers(0, (m + 1) // 2)] += 10 ** rng.uniform(-2, 6) * rng.standard_normal(d)
     n = 10 ** rng.uniform(0, rng.choice([1e-9, 2.0]), m)
-    capped = np.minimum(n, oracles.largest_count(n))
-    plain = aggregate(X, "huber", samples=capped)
-    assert distance(aggregate(X, samples=n).value, plain.value) <= limit_of(plain, capped) * (1 + 1e-5)
+    plain = aggregate(X, "huber")
+    assert distance(aggregate(X, samples=n).value, plain.value) <= np.median(plain.clients.distances) * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("seed", [1597, 2437, 2824])
@@ -129,7 +137,7 @@ def test_it_stays_there_also_where_the_correction_would_leave(seed, monkeypatch)
     members = rng.choice(groups, 40, p=rng.dirichlet(np.ones(groups)))
     X = centres[members] + 10 ** rng.uniform(-2, 0) * rng.standard_normal((40, d))
     plain = aggregate(X, "huber")
-    assert distance(aggregate(X).value, plain.value) == pytest.approx(limit_of(plain, np.ones(40)), rel=1e-5)
+    assert distance(aggregate(X).value, plain.value) == pytest.approx(np.median(plain.clients.distances), rel=1e-5)
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 6, 7, 39, 40, 41])
@@ -161,21 +169,6 @@ def test_two_fifths_of_the_clients_cannot_carry_it_away_whatever_they_claim(clai
     liars = distance(X[0], n[10:] @ honest / n[10:].sum())
     value = aggregate(X, samples=n, sample_cap=None).value
     assert distance(value, n[10:] @ honest / n[10:].sum()) < liars / 3
-
-
-@given(counts=st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=40))
-@settings(max_examples=100, deadline=None)
-def test_no_two_fifths_of_the_clients_have_more_than_42_percent_of_what_counts(counts):
-    n = np.sort(counts)
-    most = fedhold.rules.spectral._most(n)
-    assert most == pytest.approx(oracles.largest_count(n), rel=1e-9)
-    counted = np.minimum(n, most)
-    assert counted[len(n) - int(0.4 * len(n)) :].sum() <= (0.42 + 1e-12) * counted.sum()
-
-
-def test_where_samples_are_about_as_many_they_all_count():
-    n = np.linspace(0.97, 1.03, 20)
-    assert fedhold.rules.spectral._most(n) == n[-1]
 
 
 @pytest.mark.parametrize("m", [5, 25])
@@ -273,11 +266,9 @@ def test_the_certificate_is_hubers_and_the_distance_to_it():
     assert distance(corrected.value, others) <= corrected.certificate.radius(8)
 
 
-def test_the_certificate_counts_the_samples_that_counted():
+def test_the_certificate_is_that_of_equal_votes():
     X, _ = colluding(f=8)
-    n = np.linspace(10, 25, 60)
-    capped = np.minimum(n, oracles.largest_count(n))
-    corrected, plain = aggregate(X, samples=n), aggregate(X, "huber", samples=capped)
+    corrected, plain = aggregate(X, samples=np.linspace(10, 25, 60)), aggregate(X, "huber")
     expected = plain.certificate.radius(8) + distance(corrected.value, plain.value)
     assert corrected.certificate.radius(8) == pytest.approx(expected, rel=1e-5)
 

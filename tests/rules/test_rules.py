@@ -105,7 +105,7 @@ class TestAgainstTheFormula:
 
     def test_spectral_huber(self, m, d, liars):
         X = clients(m, d, liars=liars)
-        n = np.random.default_rng(1).integers(10, 25, m) ** 2  # whole roots, which the oracle's median counts out
+        n = np.random.default_rng(1).integers(10, 25, m) ** 2
         agree(aggregate(X, "spectral_huber", tol=1e-9).value, oracles.spectral_huber(X), X, tol=1e-6)
         result = aggregate(X, "spectral_huber", samples=n, tol=1e-9)
         agree(result.value, oracles.spectral_huber(X, n), X, tol=1e-6)

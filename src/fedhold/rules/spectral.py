@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, require
 from fedhold.geometry import Geometry, HuberCentre, Solved, location, normalised, pulls_at, sampled_centre
-from fedhold.kernels import Matrix, Vector, Weights, middle, weighted_median
+from fedhold.kernels import Matrix, Vector, Weights, middle
 from fedhold.rules.declaration import Bound, declares
 from fedhold.rules.m_estimators import huber
 from fedhold.rules.selection import equal_weights
@@ -30,9 +30,7 @@ AT_ONCE = 2**20  # numbers that its steps work on at a time
 FAR = 10  # median distances. A client farther away than this is taken for a liar without looking at directions.
 
 # spectral_huber; docs/default.md has the experiments behind these numbers.
-GROUP = 0.4  # of the clients. Samples count up to a number for which no such group has more of them than
-MORE = 1.05  # times what it would have if all clients counted alike.
-ANY = 1e60  # The square root of a claim that is larger than this, in units of what counts, is as good as this.
+ANY = 1e60  # times the root of the median claim, or its inverse: the root of a claim beyond that is as good as this.
 BEYOND = 4  # median distances. Clients farther away than this get no weight.
 REACH = 0.5  # median distances. Residuals are clipped to this length before they choose the directions.
 ALONG = 0.5  # the threshold of the location along a direction, in units of the median deviation from its median
@@ -228,14 +226,9 @@ class _LeastEigenvalue:
         return vectors / np.maximum(np.abs(vectors).max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
 
-def _counted(samples: Weights) -> Weights:
-    """The k_i = min(n_i, C) of step 1 of `spectral_huber`."""
-    return samples if (samples == samples[0]).all() else np.minimum(samples, _most(samples))
-
-
 @declares(
     spreads=True,
-    begins=lambda updates, samples: sampled_centre(updates, _counted(samples)),
+    begins=lambda updates, samples: sampled_centre(updates, np.ones_like(samples)),
     certifies=True,
     accuses=True,
 )
@@ -244,24 +237,23 @@ def spectral_huber(
 ) -> Solved:
     """The Huber aggregate, corrected along the directions in which the clients spread most; the default rule.
 
-    1. The Huber centre with the automatic threshold, for k_i = min(n_i, C) samples, C the largest for which no 40 % of the
-       clients have more than 42 % of all k_i; s = median sqrt(k_i) d_i.
-    2. Where n_i > k_i, n_i is believed as far as it brings the client near the centre: c is one step of Huber from there with
-       b_i samples, sqrt(b_i) = min(sqrt(n_i), max(sqrt(k_i), median_j(sqrt(n_j) d_j) / d_i)). Clients with
-       sqrt(k_i) d_i > 4 s get no weight. The other weights are w_i, and c is their centre.
+    1. The Huber centre with the automatic threshold, where every client counts alike; s = median d_i.
+    2. Where clients have unequal n_i, a claim is believed as far as it brings the client near the centre: c is one step of
+       Huber from there with b_i samples, sqrt(b_i) = min(sqrt(n_i), median_j(sqrt(n_j) d_j) / d_i). Clients with d_i > 4 s get
+       no weight. The other weights are w_i, and c is their centre.
     3. The top two principal directions of their residuals, clipped so that nobody far away chooses them:
-       sqrt(k_i) (X_i - c) min(1, s / (2 sqrt(k_i) d_i)). For fewer than 40 clients, the top one alone; for fewer than seven,
-       none, and the value is c.
+       (X_i - c) min(1, s / (2 d_i)). For fewer than 40 clients, the top one alone; for fewer than seven, none, and the value
+       is c.
     4. Along each of them, the Huber location x_j of the clients with a threshold of half a median deviation. It becomes
-       x_j max(0, 1 - (e_j / x_j)^2), where e_j is 5/4 of a standard error, l_j / sqrt(m sum_i k_i) for the singular value l_j:
-       a place that chance explains becomes c, and one that is far beyond chance is kept. Together these are the shift x.
+       x_j max(0, 1 - (e_j / x_j)^2), where e_j is 5/4 of a standard error, l_j / m for the singular value l_j: a place that
+       chance explains becomes c, and one that is far beyond chance is kept. Together these are the shift x.
     5. Clients that lie behind c + x, by t_i along x, get w_i min(1, h / t_i), with the h for which the mean along x is c + x.
-    6. The value stays within the median distance s / sqrt(median k) of the Huber centre.
+    6. The value stays within the median distance s of the Huber centre.
 
     Liars who move a centre must lie on one side of it. This adds variance, so their direction is among the top ones; and along
     one direction, a location is off by the spread along it and not by that in all directions, as Huber's is. It holds while
-    liars have less than half of the k_i: 40 % of the clients never have, whatever they claim. A client with many samples is
-    near the centre, so who claims many and is far away is not believed. It need not know how many lie.
+    liars are less than half of the clients, whatever they claim: samples only refine what equal votes have found. A client with
+    many samples is near the centre, so who claims many and is far away is not believed. It need not know how many lie.
 
     tol             of the Huber centre, as in `huber`
     max_iterations  of the Huber centre, as in `huber`
@@ -275,59 +267,37 @@ def spectral_huber(
     Its certificate is that of the Huber centre, widened by the distance to it. The rule is ours, after Zhao, Yu, Wan 2024;
     docs/default.md measures it.
     """
-    counted = _counted(geometry.samples)
-    points = geometry if (counted == geometry.samples).all() else geometry.counted(counted)
+    alike = (geometry.samples == geometry.samples[0]).all()
+    points = geometry if alike else geometry.counted(np.ones(geometry.m))
     centre = huber(points, tol=tol, max_iterations=max_iterations, start=start)
     assert centre.thresholds is not None
     distances = points.distances(centre.weights) if centre.measured is None else centre.measured.distances
     about = HuberCentre(points, centre.weights, distances, centre.thresholds, centre.kappa)
-    roots = np.sqrt(points.shares)
-    typical = middle(roots * distances)
+    typical = middle(distances)
     if typical == 0:
         return replace(centre, huber=about)
-    weights = centre.weights
-    if points is not geometry:
-        claimed = np.minimum(np.sqrt(geometry.samples) / np.sqrt(counted.max()), ANY)
-        weights = _believed(roots, claimed, distances)
+    weights = centre.weights if alike else _believed(geometry.samples, distances)
     if points.m >= FEWEST:
         weights = _corrected(points, weights, distances, typical)
     if weights is centre.weights:
         return replace(centre, huber=about)
-    farthest = typical / np.sqrt(middle(points.shares))
     # The triangle inequality bounds the distance of the two centres; mostly that is enough, and saves a pass.
-    if float(np.abs(weights - centre.weights) @ distances) > farthest:
-        part = min(1.0, farthest / points.separation(weights, centre.weights))
+    if float(np.abs(weights - centre.weights) @ distances) > typical:
+        part = min(1.0, typical / points.separation(weights, centre.weights))
         weights = (1 - part) * centre.weights + part * weights
     return replace(centre, weights=weights, measured=None, huber=about)
 
 
-def _most(samples: Weights) -> float:
-    """The largest C for which no 40 % of the clients have more than 1.05 times 40 % of sum_i min(n_i, C).
-
-    What the largest clients have beyond that is a convex function of C with corners at the n_i, and below 0 at the smallest.
-    """
-    m = len(samples)
-    ordered = np.sort(samples) / (2 * m)  # so that a sum of them does not overflow
-    group = max(1, int(GROUP * m + 1e-9))
-    before, above = np.concatenate([[0.0], np.cumsum(ordered)[:-1]]), np.arange(m, 0, -1)
-    of_group = np.maximum(before - before[m - group], 0.0) + np.minimum(above, group) * ordered
-    beyond = of_group - MORE * group / m * (before + above * ordered)
-    first = int(np.argmax(beyond > 0))
-    if beyond[first] <= 0:
-        return float(samples.max())
-    return 2 * m * float(np.interp(0.0, beyond[first - 1 : first + 1], ordered[first - 1 : first + 1]))
-
-
-def _believed(counted: Vector, claimed: Vector, distances: Vector) -> Weights:
+def _believed(samples: Weights, distances: Vector) -> Weights:
     """The weights of one step of Huber in which claims count as far as clients are near enough for them.
 
-    counted    sqrt(k_i), which every client is believed
-    claimed    sqrt(n_i), in the same unit
+    samples    the n_i that clients claim
     distances  the d_i to a centre
     """
+    roots = np.sqrt(samples)
+    claimed = np.clip(roots / middle(roots), 1 / ANY, ANY)
     scale = middle(claimed * distances)
-    borne = np.divide(scale, distances, out=claimed.copy(), where=claimed * distances > scale)
-    believed = np.maximum(counted, borne)
+    believed = np.divide(scale, distances, out=claimed.copy(), where=claimed * distances > scale)
     return normalised(pulls_at(np.square(believed), KAPPA * scale / believed, distances))
 
 
@@ -335,17 +305,16 @@ def _corrected(points: Geometry, weights: Weights, distances: Vector, typical: f
     """These weights, without clients that are far away, and corrected along the directions in which the others spread most.
 
     distances  the d_i to the Huber centre
-    typical    the median of sqrt(k_i) d_i
+    typical    their median
     """
-    roots = np.sqrt(points.shares)
-    away = roots * distances / typical
+    away = distances / typical
     near = away <= BEYOND
     if not near.all():
         weights = normalised(np.where(near, weights, 0.0))
-    scales = roots * np.divide(REACH, away, out=np.ones(points.m), where=away > REACH)
+    scales = np.divide(REACH, away, out=np.ones(points.m), where=away > REACH)
     found = points.principal(weights, np.where(near, scales, 0.0), 2 if points.m >= TWO else 1, distances)
     along = found.along[near]
-    shift = _shift(along, found.values, points.shares[near])
+    shift = _shift(along, found.values)
     length = float(np.linalg.norm(shift))
     if length <= NEGLIGIBLE * typical:
         return weights
@@ -354,27 +323,25 @@ def _corrected(points: Geometry, weights: Weights, distances: Vector, typical: f
     return moved
 
 
-def _shift(along: Matrix, values: Vector, samples: Weights) -> Vector:
+def _shift(along: Matrix, values: Vector) -> Vector:
     """The clients' location along each direction, as far as it is beyond chance."""
-    places = np.array([_location(column, samples) for column in along.T])
-    errors = DOUBT * values / np.sqrt(len(samples) * samples.sum())
+    places = np.array([_location(column) for column in along.T])
+    errors = DOUBT * values / len(along)
     # Of a place, errors^2 / place is taken away: ever less, the farther it is. A constant would leave liars a constant gain.
     taken = np.divide(errors**2, places, out=places.copy(), where=np.abs(places) > errors)
     shift: Vector = places - taken
     return shift
 
 
-def _location(points: Vector, samples: Weights) -> float:
-    """argmin_x sum_i n_i phi_i(|x - p_i|), T_i = median_j(sqrt(n_j) |p_j - about|) / (2 sqrt(n_i)), on a line.
+def _location(points: Vector) -> float:
+    """argmin_x sum_i phi(|x - p_i|), T = median_j |p_j - median_k p_k| / 2, on a line.
 
-    `about` is the median in which clients count as much as they can pull, n_i T_i; the minimiser is within the largest T_i
-    of it. Of several medians or minimisers it is the mean of the first and the last: a direction has no sign, so a line read
+    Of several minimisers it is the mean of the first and the last, as the median is: a direction has no sign, so a line read
     backwards must give the same place.
     """
-    roots = np.sqrt(samples)
-    about = float(weighted_median(points, roots) - weighted_median(-points, roots)) / 2
-    away = points - about
-    return about + location(away, samples, ALONG * middle(roots * np.abs(away)) / roots)
+    about = middle(points)
+    away, alike = points - about, np.ones(len(points))
+    return about + location(away, alike, ALONG * middle(np.abs(away)) * alike)
 
 
 def _moved(weights: Weights, behind: Vector, length: float) -> Weights:
