@@ -1,7 +1,7 @@
 """docs/choose.md and its picture, from the numbers of an arena.
 
     fedhold arena --quick --out arena
-    fedhold arena --quick --momentum 0.9 --only dirichlet --only by_class --out arena-momentum
+    fedhold arena --quick --momentum 0.9 --only dirichlet --out arena-momentum
     fedhold arena --out whole       # over hours; what it has finished when it is stopped is enough
     python benchmarks/choose.py arena --momentum arena-momentum --whole whole
 

@@ -2,6 +2,7 @@
 
     python benchmarks/default_rule.py                         # the held-out half: settings and seeds that chose nothing
     python benchmarks/default_rule.py --half development      # the half on which the constants of spectral_huber were chosen
+    python benchmarks/default_rule.py --half unequal          # development draws of clients with unequal numbers of samples
     python benchmarks/default_rule.py --rules huber spectral_huber --seeds 5
 
 Honest clients are drawn around 0, so that the length of an aggregate is its error. It is divided by the error of the honest
@@ -29,7 +30,7 @@ LENGTHS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0, 1.4, 2.0, 3.0, 6.0)  # in median 
 COMPARED = ("spectral_huber", "huber", "spectral_filter", "nearest_neighbour_mixing | trimmed_mean", "geometric_median")
 CLAIM = 10.0  # medians: what liars claim to have where clients have unequal numbers of samples
 REFERENCE_DRAWS = 300
-QUIET_DRAWS = 60  # without an attack, where rules differ by a few per cent
+QUIET_DRAWS = 400  # without an attack, where rules differ by a few per cent; 60 left half a per cent to chance
 
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 
@@ -133,7 +134,14 @@ HELD_OUT = (
     Setting("clusters 60:40, m 60, d 200", 60, 200, partial(clusters, shares=(0.6, 0.4), apart=0.8), skewed=True),
     Setting("clusters 50:30:20, m 60, d 60", 60, 60, partial(clusters, shares=(0.5, 0.3, 0.2), apart=1.0), skewed=True),
 )
-HALVES = {"development": (DEVELOPMENT, 1), "held-out": (HELD_OUT, 2)}
+UNEQUAL = (
+    Setting("m 20, d 50, deviation 1", 20, 50, normal, unequal=1.0),
+    Setting("m 50, d 100, deviation 0.7", 50, 100, normal, unequal=0.7),
+    Setting("m 30, d 300, deviation 1.5", 30, 300, normal, unequal=1.5),
+    Setting("m 12, d 20, deviation 0.7", 12, 20, normal, unequal=0.7),
+    Setting("labels, m 40, d 100, deviation 1", 40, 100, partial(labels, alpha=0.3, classes=5, apart=1.0), unequal=1.0),
+)
+HALVES = {"development": (DEVELOPMENT, 1), "held-out": (HELD_OUT, 2), "unequal": (UNEQUAL, 7)}
 """name -> its settings, and the first number of every seed."""
 
 

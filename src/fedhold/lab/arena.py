@@ -203,13 +203,13 @@ class Arena:
     def experiment(self, setting: Setting, rule: str, attack: str | None, epsilon: float, seed: int) -> Experiment:
         """The run of one cell with one seed."""
         spec = rule.replace("{f}", str(liars(epsilon, self.m)))
-        cell = Experiment(
-            *(setting.data, spec, attack, epsilon, seed, self.m, setting.partition, setting.rounds, setting.step)
-        )
         every = math.ceil(setting.rounds / 10)  # A curve needs ten points, and measuring costs more than learning.
         root = {"root": ROOT} if _takes_root(rule) else {}
         given = {"evaluate_every": every, **root, **dict(self.options)}
-        return replace(cell, options=(*cell.options, *given.items()))
+        return Experiment(
+            *(setting.data, spec, attack, epsilon, seed, self.m, setting.partition, setting.rounds, setting.step),
+            options=tuple(given.items()),
+        )
 
     def still(self, setting: Setting, seed: int) -> Experiment:
         """A run that does not learn."""
