@@ -176,6 +176,18 @@ def test_rules_that_seeds_turn_around_share_a_rank(tmp_path):
     assert alike.ranks[:, 0, 1, 0].tolist() == [[1, 1], [2, 2], [3, 3], [4, 4]]
 
 
+def test_one_seed_alone_says_nothing_of_chance(tmp_path):
+    """A cell that only one of two seeds has is judged as if there were no other."""
+    two = replace(RANKED, seeds=(0, 1))
+    ends = {"mean": [0.9, 0.1], "huber": [0.8, 0.2], "median": [0.6, 0.3], "geometric_median": [0.3, 0.4]}
+    assert _standings(tmp_path, two, ends).noise[0, 1, 0, 0] > 0.4
+    store = Store(tmp_path)
+    store.path(two.experiment(EASY, "huber", "ipm", 0.3, 1)).unlink()
+    alone = Standings(two, store)
+    assert alone.noise[0, 1, 0, 0] == 0.01
+    assert alone.ranks[:, 0, 1, 0, 0].tolist() == [1, 2, 3, 4]
+
+
 def test_backdoors_are_beside_the_accuracy(tmp_path):
     ends = {rule: [0.9, 0.9] for rule in RANKED.rules}
     success = {"mean": 0.8, "huber": 0.1, "median": None, "geometric_median": 0.0}

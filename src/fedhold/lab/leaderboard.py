@@ -187,11 +187,13 @@ class Standings:
         What a seed does to all rules alike, changes no rank: the deviation over seeds is that from the mean of all rules. The
         median over rules stands for all of them, since those that an attack breaks in some seeds deviate by far more.
         """
-        if self.kept.shape[-1] == 1:
-            return np.full((*self.kept.shape[1:-1], 1), SAME)
-        own = np.where(self.complete, self.kept, 0.0)
-        own = own - own.mean(axis=0)
-        return np.maximum(SAME, NOISE * np.median(own.std(axis=-1, ddof=1), axis=0))[..., None]
+        there = self.complete
+        seeds = there.sum(axis=-1)  # those in which a cell is complete; one alone says nothing of chance
+        own = np.where(there, self.kept, 0.0)
+        own -= own.mean(axis=0)
+        around = np.where(there, own - own.sum(axis=-1, keepdims=True) / np.maximum(seeds, 1)[..., None], 0.0)
+        deviations = np.sqrt(np.square(around).sum(axis=-1) / np.maximum(seeds - 1, 1))
+        return np.maximum(SAME, NOISE * np.where(seeds > 1, np.median(deviations, axis=0), 0.0))[..., None]
 
     def places(self, *, skewed: bool) -> list[Place]:
         """The rules by their worst case, the best first.
