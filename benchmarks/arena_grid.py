@@ -4,7 +4,8 @@
     fedhold arena --out WHOLE                           # ... and run what is missing, over hours
     python benchmarks/arena_grid.py WHOLE --keep        # keep what is there now
 
-Of a run only its end is kept: the metric, the success of a backdoor, or why it was refused. A column, which is a setting, an
+Of a run only its end is kept, with all digits, since ranks hang on small differences: the metric, the success of a backdoor, or
+why it was refused. A column, which is a setting, an
 attack, a fraction of liars and a seed, is kept where every rule has been run.
 """
 
@@ -22,7 +23,6 @@ from fedhold.lab import Arena, Experiment, Result, Setting, Store
 from fedhold.lab.leaderboard import BACKDOOR
 
 KEPT = Path(__file__).parents[1] / "docs" / "arena.json"
-DIGITS = 6  # of a metric: an accuracy on 10,000 images has four
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ def keep(arena: Arena, store: Store, path: Path = KEPT) -> None:
     reasons, lines, stills = list[str](), list[str](), list[str]()
     for seed, setting in product(arena.seeds, arena.settings):
         if (still := store.find(arena.still(setting, seed))) is not None:
-            end = None if still.end is None else round(still.end, DIGITS)
-            stills.append(json.dumps([setting.data, setting.partition, seed, still.metric, end, still.constant]))
+            stills.append(json.dumps([setting.data, setting.partition, seed, still.metric, still.end, still.constant]))
     for column in columns(arena):
         found = [store.find(run) for run in column.runs(arena)]
         if all(found):
@@ -79,9 +78,8 @@ def _end(result: Result, reasons: list[str]) -> Any:
         if result.infeasible not in reasons:
             reasons.append(result.infeasible)
         return {"refused": reasons.index(result.infeasible)}
-    end = None if result.end is None else round(result.end, DIGITS)
     planted = result.series.get(BACKDOOR, [None])[-1]
-    return end if planted is None else [end, round(planted, DIGITS)]
+    return result.end if planted is None else [result.end, planted]
 
 
 def kept(arena: Arena, path: Path = KEPT) -> dict[Experiment, Result]:
