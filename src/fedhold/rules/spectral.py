@@ -114,7 +114,8 @@ def _filtered(squares: Matrix, f: int) -> Iterator[_Step]:
         alive = weights > 0
         eigenvalue, scores = _top(squares[np.ix_(alive, alive)], normalised(weights[alive]))
         top = scores.max()
-        if top == 0:
+        if top == 0:  # All that are left are alike. This is the last step, and the best one.
+            yield _Step(weights, eigenvalue, weights)
             return
         taken = weights[alive] * (scores / top)
         following = weights.copy()
