@@ -217,7 +217,9 @@ def test_the_quick_arena_has_short_searches_on_some_settings():
     assert len(searches) == 3
     assert all("evaluations=" in attack for attack in searches)
     assert {setting.searched for setting in quick.settings} == {True, False}
-    assert len(quick.experiments()) < 8000
+    # Another rule adds what each of those there costs, and no more.
+    fewer = replace(quick, rules=quick.rules[1:])
+    assert len(quick.experiments()) - len(fewer.experiments()) < 300
 
 
 def test_refused_cells_keep_nothing_and_are_counted(store):
