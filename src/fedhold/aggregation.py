@@ -76,6 +76,9 @@ def aggregate(
     like        an update of the right structure, such as the model you sent; by default the structure that most clients share
     parameters  those of the rule: f=..., threshold=..., ...
 
+    Integer and bool arrays next to floating ones (counters, masks) have no distances: each of their numbers becomes the median
+    of what the admitted clients sent, weighted by the weights that the rule found (equal ones for rules of columns).
+
     A client whose update has another structure, another kind of dtype or any number that is not finite is rejected with a
     reason; the others are aggregated. Nothing you pass is modified.
 
@@ -164,7 +167,7 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
         ) from None
     clients = _clients(account, admission, geometry)
     kept = admission.updates.kept(account.value) if account.certifies else None
-    value = admission.shaped(account.value)
+    value = admission.shaped(account.value, account.weights)
     received = partial(admission.received, value)
     return Aggregation(
         value=value,

@@ -1,6 +1,7 @@
 """Updates in files: what is read is what was written, a bad file costs its client alone, a result is whole or not there."""
 
 import contextlib
+import glob
 import io
 import json
 import os
@@ -442,11 +443,14 @@ def test_directories_that_hold_no_updates(tmp_path):
     assert_refused(TypeError, "single file", call=lambda: aggregate(open_update(tmp_path / "client000.npy")))
 
 
-def test_strings_from_clients_are_no_paths(tmp_path):
-    store(tmp_path, honest_updates(3, D))
-    paths = [str(path) for path in sorted(tmp_path.iterdir())]
-    assert_refused(ValueError, "str is not an array", call=lambda: aggregate(paths))
-    assert len(open_updates(paths)) == 3  # who says that they are paths, may
+def test_paths_may_be_text(tmp_path):
+    rows = honest_updates(3, D)
+    store(tmp_path, rows)
+    paths = sorted(glob.glob(str(tmp_path / "*.npy")))
+    np.testing.assert_allclose(aggregate(paths, "mean").value, aggregate(rows, "mean").value, rtol=1e-14)
+    # Text among updates is what one client has sent, and no path.
+    result = aggregate([*rows, paths[0]], "mean")
+    assert result.clients[3].reason == "str is not an array"
 
 
 # A result is whole or not there

@@ -310,6 +310,8 @@ def from_host(values: Vector, template: Any, name: str) -> Any:
         if api.is_torch_array(template):
             known = bits_of(values).view(np.int16) if is_narrow(values.dtype) else values
             return xp.asarray(known, device=api.device(template)).view(dtype).reshape(template.shape)
+    if kind(template) == "bool":
+        return xp.asarray(values.reshape(template.shape) > 0, device=api.device(template))
     values = wide(values)
     if xp is np and _name(dtype) == "bfloat16":  # a dtype of another library, which np.finfo does not know
         low, high = -LARGEST_BFLOAT16, LARGEST_BFLOAT16
@@ -317,7 +319,7 @@ def from_host(values: Vector, template: Any, name: str) -> Any:
         limits = xp.iinfo(dtype) if kind(template) == "integer" else xp.finfo(dtype)
         low, high = float(limits.min), float(limits.max)
     if kind(template) == "integer":
-        values = np.rint(values)
+        values = values if values.dtype.kind in "iu" else np.rint(values)
         # float(2**63 - 1) is 2**63, which int64 does not hold.
         low, high = (float(np.nextafter(x, 0)) if abs(x) > 2**53 else x for x in (low, high))
     if values.size and (values.min() < low or values.max() > high):

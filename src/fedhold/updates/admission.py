@@ -30,6 +30,7 @@ from fedhold.kernels import (
     middle,
     to_host,
 )
+from fedhold.updates.counters import Counters
 from fedhold.updates.matrix import DOUBLE_ROOM, Source, Updates, exponents_of
 from fedhold.updates.passes import FirstLook, Wanted, first_look
 from fedhold.updates.structure import Leaf, Path, Signature, count, describe, flatten, form, signature
@@ -39,7 +40,7 @@ __all__ = ["Admission", "admit"]
 LITTLE, PART = 2**22, 16  # numbers, and the part of all numbers up to which small arrays are copied
 FLAT = "a dict of arrays of NumPy"
 Value = TypeVar("Value")
-AGGREGABLE = ("float", "integer")
+AGGREGABLE, MASK = ("float", "integer"), "bool"
 LONGEST_REASON = 200  # characters. A client chooses the names of its arrays, which reasons quote.
 FARTHEST = 1e100  # A start with larger numbers is refused, so that all of them can be squared.
 FAR = 2.0**DOUBLE_ROOM  # Distances can be measured up to here, so the numbers of a start are clipped to it.
@@ -55,6 +56,7 @@ class Admission:
     samples   the n_i used, one per admitted client
     claimed   the n_i as given, one per client
     reasons   one per client: why it was rejected, or what was changed; '' if neither
+    counters  the admitted clients' counters and masks, which are no part of `updates`
     template  an update of the right structure
     dtypes    the dtypes of its arrays: those that most admitted clients sent
     """
@@ -65,6 +67,7 @@ class Admission:
     samples: Vector
     claimed: Vector
     reasons: tuple[str, ...]
+    counters: Counters
     template: Any
     dtypes: list[str]
 
@@ -73,14 +76,19 @@ class Admission:
         """How many clients were rejected."""
         return len(self.reasons) - len(self.admitted)
 
-    def shaped(self, vector: Vector) -> Any:
-        """A vector of d numbers, in the units in which the updates are read, as one update."""
-        return self.updates.shaped(vector, self.template, self.dtypes)
+    def shaped(self, vector: Vector, weights: Weights | None = None) -> Any:
+        """A vector of d numbers, in the units in which the updates are read, as one update; counters by these weights."""
+        return self.updates.shaped(vector, self.template, self.dtypes, self.counters.medians(weights))
 
     def received(self, update: object) -> Vector:
         """What the caller received as an update, in the units in which the updates are read: rounded to its dtype."""
-        flat, base = self.updates.received([host(leaf.array) for leaf in flatten(update)]), self.updates.base
+        flat = self.updates.received([host(leaf.array) for leaf in self._measured(flatten(update))])
+        base = self.updates.base
         return each(flat, lambda part: np.ldexp(part, base)) if base else flat
+
+    def _measured(self, leaves: list[Leaf]) -> list[Leaf]:
+        """The arrays that `updates` consists of."""
+        return [leaf for leaf in leaves if leaf.path not in self.counters.paths]
 
     def place(self, update: object, name: str) -> Vector:
         """An update that the caller gave as the argument `name`, in the units in which the updates are read.
@@ -94,7 +102,7 @@ class Admission:
                 f"{name} must be shaped as the updates: {describe(signature(leaves), expected)}. Pass the last model or "
                 "aggregate."
             )
-        flat = self.updates.vector([leaf.array for leaf in leaves])
+        flat = self.updates.vector([leaf.array for leaf in self._measured(leaves)])
         farthest, base = largest(flat), self.updates.base
         if not farthest <= FARTHEST:
             raise ValueError(
@@ -155,11 +163,14 @@ def admit(
         sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
     _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
 
+    counters = Counters((), ())
     if columns is None and not stacked:
         chosen = [[leaf.array for leaf in parts] for i in sound if (parts := leaves[i]) is not None]
         columns = [list(column) for column in zip(*chosen, strict=True)]
     elif columns is not None and len(sound) < len(clients):
         columns = [[column[i] for i in sound] for column in columns]
+    if columns is not None:
+        columns, counters = _apart(expected, columns)
     sources = _sources(updates, sound) if columns is None else _sources_of(columns)
     skips = stacked and hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
     matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
@@ -171,6 +182,7 @@ def admit(
         fit = _fit(look.magnitudes, sound, reasons)
         admitted, look = sound[fit], look.of(fit)
         _someone(admitted, reasons)
+        counters = counters if fit.all() else counters.take(np.flatnonzero(fit))
         matrix = (matrix if fit.all() else matrix.take(np.flatnonzero(fit))).scaled(look.magnitudes)
         claims = claimed[admitted]
         limit = _limit(claims, sample_cap)
@@ -187,9 +199,24 @@ def admit(
         samples=counted,
         claimed=claimed,
         reasons=tuple(reasons),
+        counters=counters,
         template=template,
         dtypes=_dtypes(leaves, [0] if alike else admitted.tolist()),
     )
+
+
+def _apart(expected: Signature, columns: list[list[Any]]) -> tuple[list[list[Any]], Counters]:
+    """The arrays that a rule aggregates, and the counters. In a model without floating numbers nothing is a counter."""
+    floats = [sort == "float" for _, _, sort in expected]
+    if all(floats) or not _has_floats(expected):
+        return columns, Counters((), ())
+    counted = [k for k, is_float in enumerate(floats) if not is_float]
+    counters = Counters(tuple(expected[k][0] for k in counted), tuple(columns[k] for k in counted))
+    return [column for column, is_float in zip(columns, floats, strict=True) if is_float], counters
+
+
+def _has_floats(arrays: Signature) -> bool:
+    return any(sort == "float" and math.prod(shape) for _, shape, sort in arrays)
 
 
 def _most_usual(updates: Sequence[Any]) -> Any:
@@ -342,9 +369,14 @@ def _flattened(clients: Sequence[Any], reasons: list[str]) -> tuple[list[list[Le
 def _readable(update: object) -> list[Leaf]:
     """The arrays of an update, as NumPy views where they are in host memory."""
     leaves = flatten(update)
+    masks = False
     for leaf in leaves:
-        if kind(leaf.array) not in AGGREGABLE:
-            raise TypeError(f"dtype {kind(leaf.array)} is neither float nor integer")
+        sort = kind(leaf.array)
+        masks = masks or sort == MASK
+        if sort not in (*AGGREGABLE, MASK):
+            raise TypeError(f"dtype {sort} is neither float nor integer")
+    if masks and not _has_floats(signature(leaves)):
+        raise TypeError(f"dtype {MASK} is neither float nor integer")
     return [leaf if is_plain(leaf.array) else Leaf(leaf.path, host(leaf.array)) for leaf in leaves]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
@@ -38,6 +38,7 @@ from fedhold.kernels import (
     unscaled,
 )
 from fedhold.updates.matrix import Kernel, Source, Updates
+from fedhold.updates.structure import Path
 
 __all__ = ["ClusterUpdates", "Spread", "require_blocks", "source_of"]
 
@@ -172,7 +173,7 @@ class ClusterUpdates(Updates):
         dtype = np.float64 if self.wide or self.base else self.sources[0].dtype
         return cast(Vector, cast(Spread, vector).each(lambda part: part.astype(dtype).astype(np.float64)))
 
-    def shaped(self, vector: Vector, template: Any, dtypes: list[str]) -> Any:
+    def shaped(self, vector: Vector, template: Any, dtypes: list[str], known: Mapping[Path, NDArray[Any]]) -> Any:  # noqa: ARG002
         """A Dask array of what the last pass left on the cluster; it is converted block by block when it is computed."""
         finish = partial(_finished, base=self.base, dtype=template.dtype, name=dtypes[0])
         return cast(Spread, vector).each(finish, template.dtype).array

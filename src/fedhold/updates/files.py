@@ -41,6 +41,7 @@ __all__ = [
 CODES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16"},
     **{"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"},
+    "BOOL": "|b1",
 }
 """The .safetensors dtypes that can be read, and NumPy's codes for them."""
 
@@ -115,6 +116,8 @@ class StoredArray:
         self._fill(raw.view(np.uint8).data, self.offset + start * stored.itemsize)
         if self.code == "bfloat16":
             out[:] = widened(raw.astype(np.uint16, copy=False), brain=True)
+        elif stored.kind == "b":
+            out[:] = raw.view(np.uint8) != 0  # A file may hold any byte; what NumPy makes of those beyond 0 and 1 is not defined.
         elif not direct:
             out[:] = to_host(raw, None)
 
@@ -248,11 +251,12 @@ def paths_of(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
 def opened(updates: Any) -> Any:
     """Updates that came as paths, opened; anything else as it is.
 
-    Strings in a list are not taken for paths: clients may have sent them, and no client may choose which files are read.
+    A list is one of paths if all of its entries are, as text or as paths. A server that passes on what clients have sent must
+    not pass text on: no client may choose which files are read.
     """
     if isinstance(updates, StoredArray):
         raise TypeError("updates are a single file. Pass a directory, or a list with one file per client.")
-    several = isinstance(updates, list | tuple) and updates and all(isinstance(path, os.PathLike) for path in updates)
+    several = isinstance(updates, list | tuple) and updates and all(isinstance(path, str | os.PathLike) for path in updates)
     return open_updates(updates) if several or isinstance(updates, str | os.PathLike) else updates
 
 
@@ -322,7 +326,7 @@ def _npy(file: BinaryIO, path: Path, size: int) -> Where:
         shape, fortran, dtype = readers[np.lib.format.read_magic(beginning)](beginning)
     except Exception:  # A header is a Python literal, and a hostile one may raise anything.
         raise DamagedFileError(path, "its header is not that of a .npy file") from None
-    if dtype.kind not in "fiu":
+    if dtype.kind not in "fiub":
         raise DamagedFileError(path, f"dtype {dtype} is neither float nor integer")
     if fortran:
         raise DamagedFileError(

@@ -10,7 +10,7 @@ order of the columns, so the same input gives the same bits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import groupby
@@ -49,7 +49,7 @@ from fedhold.kernels import (
     upright,
 )
 from fedhold.updates.files import StoredArray
-from fedhold.updates.structure import flatten, rebuild
+from fedhold.updates.structure import Leaf, Path, flatten, rebuild
 
 __all__ = ["Kernel", "Mixture", "Source", "Updates"]
 
@@ -646,19 +646,23 @@ class Updates:
         self.take(np.array([client])).run(copy, Portion(TILE, parallel=True))
         return row
 
-    def shaped(self, vector: Vector, template: Any, dtypes: list[str]) -> Any:
-        """A vector of d numbers, in the units in which updates are read, as an update like the template with these dtypes."""
-        numbers = unscaled(vector, self.base) if self.base else vector
-        return rebuild(template, self._in_order(numbers, template), dtypes)
+    def shaped(self, vector: Vector, template: Any, dtypes: list[str], known: Mapping[Path, NDArray[Any]]) -> Any:
+        """A vector of d numbers, in the units in which updates are read, as an update like the template with these dtypes.
 
-    def _in_order(self, vector: Vector, template: Any) -> Vector:
-        """A vector of d numbers, from the order in which they are read to that of the template."""
+        known  the numbers of the arrays that are not read, by path
+        """
+        numbers = unscaled(vector, self.base) if self.base else vector
+        leaves = [leaf for leaf in flatten(template) if leaf.path not in known] if self._turned else []
+        return rebuild(template, self._in_order(numbers, leaves), dtypes, known)
+
+    def _in_order(self, vector: Vector, leaves: list[Leaf]) -> Vector:
+        """A vector of d numbers, from the order in which they are read to that of the template's arrays."""
         if not self._turned:
             return vector
         # Compiled code knows no narrow floats, but their bits.
         numbers = bits_of(vector) if is_narrow(vector.dtype) else vector
         ordered, offset = np.empty_like(numbers), 0
-        for source, leaf in zip(self.sources, flatten(template), strict=True):
+        for source, leaf in zip(self.sources, leaves, strict=True):
             end = offset + source.size
             there = ordered[offset:end]
             read = Strided.of([source.unflattened(numbers[offset:end], tuple(leaf.array.shape))])

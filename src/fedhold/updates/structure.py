@@ -7,6 +7,7 @@ from itertools import count as counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhold.kernels import Vector, from_host, is_array, kind
 from fedhold.updates.files import DamagedFileError, StoredArray
@@ -104,18 +105,22 @@ def describe(found: Signature, expected: Signature) -> str:
     return "another structure"
 
 
-def rebuild(template: object, vector: Vector, dtypes: list[str]) -> Any:
+def rebuild(template: object, vector: Vector, dtypes: list[str], known: Mapping[Path, NDArray[Any]]) -> Any:
     """An update with the numbers of `vector` in the structure of `template`.
 
     dtypes  the names of the dtypes of its arrays, in the order of `flatten`
+    known   by path, the numbers of the arrays that `vector` leaves out
     """
     offset = 0
     built: dict[Path, Any] = {}
     for leaf, dtype in zip(flatten(template), dtypes, strict=True):
-        size = count(leaf.array)
         form_of = leaf.array.stand_in if isinstance(leaf.array, StoredArray) else leaf.array
-        built[leaf.path] = from_host(vector[offset : offset + size], form_of, dtype)
-        offset += size
+        numbers: NDArray[Any] | None = known.get(leaf.path)
+        if numbers is None:
+            size = count(leaf.array)
+            numbers = vector[offset : offset + size]
+            offset += size
+        built[leaf.path] = from_host(numbers, form_of, dtype)
     return _fill(template, built, ())
 
 
