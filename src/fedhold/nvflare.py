@@ -75,7 +75,10 @@ class RobustAggregator(ModelAggregator):
         # The kind that most clients sent: models, or differences. Clients that sent the other kind are rejected.
         kind = Counter(result.params_type for result in results).most_common(1)[0][0] if results else ParamsType.DIFF
         # Anything but a dict of arrays is no update. Text would be taken for the path of a file.
-        alike = [result.params if result.params_type == kind and isinstance(result.params, Mapping) else None for result in results]
+        alike = [
+            result.params if result.params_type == kind and isinstance(result.params, Mapping) else None
+            for result in results
+        ]
         claims = [(result.meta or {}).get(WEIGHT, 1) for result in results]
         try:
             done = aggregate(

@@ -22,7 +22,10 @@ def floats(client):
     rng = np.random.default_rng(client)
     sign = -3 if client < LIARS else 1
     draw = honest_updates(1, 27, seed=7)[0] + 0.2 * rng.normal(size=27)
-    return {"weight": (sign * draw[:20]).reshape(4, 5).astype(np.float32), "bias": (sign * draw[20:]).astype(np.float32)}
+    return {
+        "weight": (sign * draw[:20]).reshape(4, 5).astype(np.float32),
+        "bias": (sign * draw[20:]).astype(np.float32),
+    }
 
 
 def counted(client):
@@ -221,7 +224,7 @@ def test_nvflare():
     assert 160 <= found["num_batches_tracked"] <= 160 + 10 * M
 
 
-def test_text_of_an_nvflare_client_is_no_path(tmp_path, caplog):
+def test_text_of_an_nvflare_client_is_no_path(tmp_path):
     from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
     from fedhold.nvflare import RobustAggregator

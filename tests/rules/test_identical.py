@@ -1,4 +1,4 @@
-"""Honest clients that agree, exactly or up to rounding, and liars far away: every rule and mixing returns what they agree on."""
+"""Honest clients that agree, exactly or up to rounding, and far liars: every rule and mixing returns what they agree on."""
 
 import inspect
 
@@ -46,7 +46,9 @@ def rounds(draw, most):
 def told(function, f):
     names = inspect.signature(function).parameters
     required = [name for name in names if names[name].default is inspect.Parameter.empty]
-    return {name: value for name, value in {"f": f, **TOLD}.items() if name in required or (name == "f" and "f" in names)}
+    return {
+        name: value for name, value in {"f": f, **TOLD}.items() if name in required or (name == "f" and "f" in names)
+    }
 
 
 def assert_agreed(rows, spec, agreed, *, within=1e-6, **known):

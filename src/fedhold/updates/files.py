@@ -117,7 +117,9 @@ class StoredArray:
         if self.code == "bfloat16":
             out[:] = widened(raw.astype(np.uint16, copy=False), brain=True)
         elif stored.kind == "b":
-            out[:] = raw.view(np.uint8) != 0  # A file may hold any byte; what NumPy makes of those beyond 0 and 1 is not defined.
+            out[:] = (
+                raw.view(np.uint8) != 0
+            )  # A file may hold any byte; what NumPy makes of those beyond 0 and 1 is not defined.
         elif not direct:
             out[:] = to_host(raw, None)
 
@@ -256,7 +258,9 @@ def opened(updates: Any) -> Any:
     """
     if isinstance(updates, StoredArray):
         raise TypeError("updates are a single file. Pass a directory, or a list with one file per client.")
-    several = isinstance(updates, list | tuple) and updates and all(isinstance(path, str | os.PathLike) for path in updates)
+    several = (
+        isinstance(updates, list | tuple) and updates and all(isinstance(path, str | os.PathLike) for path in updates)
+    )
     return open_updates(updates) if several or isinstance(updates, str | os.PathLike) else updates
 
 
