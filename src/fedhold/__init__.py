@@ -10,7 +10,7 @@ A server hands `aggregate` what m clients sent, an m x d matrix that is never bu
 """
 
 from fedhold import bounds, thresholds
-from fedhold.aggregation import Aggregation, Client, Clients, aggregate, warm_up
+from fedhold.aggregation import Aggregation, Client, Clients, aggregate
 from fedhold.certificate import Certificate
 from fedhold.geometry import Geometry
 from fedhold.spec import MIXINGS, RULES
@@ -30,7 +30,6 @@ __all__ = [
     "open_updates",
     "save_update",
     "thresholds",
-    "warm_up",
 ]
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
 """aggregate(): what m clients sent -> one aggregate, and a row about every client.
 
-updates -> admission (who may take part, why not) -> first look (one pass: squares, and what the rule's view needs)
-        -> geometry or columns -> rule -> weights or row -> account (value, one row per client, proof)
+spec -> stages; updates -> gather (forms and claims) -> plan (what to read) -> admit (one pass: who takes part, why not)
+     -> geometry or columns -> rule -> weights or row -> account (value, one row per client, proof)
 """
 
 from __future__ import annotations
@@ -12,34 +12,26 @@ from functools import cached_property, partial
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedhold.certificate import Certificate, Proof
 from fedhold.errors import InfeasibleError, integer
-from fedhold.geometry import SEVERAL, Geometry, Measurement, Rescaled, Solved, normalised
-from fedhold.kernels import ENOUGH, Matrix, Vector, Weights, numbers, one_blas_thread, worth_compiling
+from fedhold.geometry import Geometry, Measurement, Rescaled, Solved, normalised
+from fedhold.kernels import Matrix, Vector, Weights, numbers, one_blas_thread
+from fedhold.plan import plan_for
 from fedhold.spec import DEFAULT, Stage, parse
 from fedhold.updates import (
-    ALL_PAIRS,
     Admission,
     Columnwise,
     DamagedFileError,
-    FirstLook,
-    Updates,
-    Wanted,
     admit,
+    gather,
     opened,
     past_damaged_files,
 )
 
-__all__ = ["Aggregation", "Client", "Clients", "aggregate", "warm_up"]
+__all__ = ["Aggregation", "Client", "Clients", "aggregate"]
 
-# Clients. Up to this many, the products of all pairs cost less than the passes of a solve: of large data, where compiled code
-# passes over it, and of small data, where every pass costs calls as well.
-FEW, FEW_OF_SMALL = 32, 64
-# Clients in files or on a cluster. Up to this many, the products of all pairs take under 60 MB, and less time than the five or
-# more passes that they save; both grow with the square of their number.
-PAIRED = 1500
 TIE = 1e-9  # A distance this close to its threshold, relatively, counts as at the threshold.
 STATUSES = np.array(["kept", "clipped", "dropped", "rejected"])
 KEPT, CLIPPED, DROPPED, REJECTED = range(4)  # the place of each among them
@@ -107,49 +99,14 @@ def aggregate(
         # An attempt that ended at a damaged file leaves no trace in what is drawn.
         if generator is not None:
             generator.bit_generator.state = before
-        admission = admit(given, samples, sample_cap, like, partial(_wanted, stages))
+        sent = gather(given, samples, sample_cap, like)
+        plan = plan_for(stages, sent)
+        admission = admit(sent, plan.wanted, around_zero=plan.around_zero)
         places = {"start": start, "root": root}
         read = {name: admission.place(place, name) for name, place in places.items() if place is not None}
         return _aggregated(stages, admission, _Call(generator, **read))
 
     return past_damaged_files(opened(updates), attempt)
-
-
-def warm_up(
-    rule: str | Callable[..., Any] = DEFAULT,
-    *,
-    clients: int = 100,
-    numbers: int | None = None,
-    dtype: DTypeLike = np.float32,
-    **parameters: Any,
-) -> None:
-    """Compile ahead what `aggregate` and its certificate need, so that the first call on large updates does not wait for it.
-
-    rule        the rule of the calls to come
-    clients     how many clients there will be: few and many are aggregated by different code
-    numbers     how many numbers an update will have; None: so many that compiled code is used
-    dtype       in which they will come
-    parameters  those of the rule: f=..., threshold=..., ...
-
-    It aggregates made-up updates. Compiled code stays on disk, so that this takes seconds once per machine, and a few tenths of
-    one in later processes. Without numba (the extra `fast`), for updates too small for compiled code (four million numbers of
-    all clients, or a sixteenth of that for rules that order columns), and for rules of your own there is nothing to do.
-
-    >>> warm_up("krum", f=2, clients=10, numbers=1000)
-    """
-    clients = integer(clients, "clients", at_least=1)
-    size = -(-ENOUGH // clients)
-    size = size if numbers is None else min(integer(numbers, "numbers"), size)
-    stages = parse(rule, parameters)
-    if not worth_compiling(clients * size, ordering=True):
-        return
-    if not all(stage.is_ours for stage in stages):
-        return
-    updates = np.random.default_rng(0).standard_normal((clients, size), np.float32).astype(dtype, copy=False)
-    root = updates[0] if stages[-1].takes("root") else None
-    result = aggregate(updates, rule, rng=0, root=root, **parameters)
-    if result.certificate is not None:
-        result.certificate.radius(0)
 
 
 def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> Aggregation:
@@ -166,7 +123,8 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
             f"{problem} Note that {admission.rejected} of {len(admission.reasons)} clients were rejected."
         ) from None
     clients = _clients(account, admission, geometry)
-    kept = admission.updates.kept(account.value) if account.certifies else None
+    # The value shares the memory of its row and becomes the caller's, who may change it.
+    kept = account.value.copy() if account.certifies else account.value
     value = admission.shaped(account.value, account.weights)
     received = partial(admission.received, value)
     return Aggregation(
@@ -202,40 +160,6 @@ def _generator(rng: np.random.Generator | int | None, *, draws: bool) -> np.rand
 def _run(stage: Stage, geometry: Geometry, call: _Call) -> Any:
     given = {name: value for name, value in vars(call).items() if stage.takes(name)}
     return stage.function(geometry, **stage.parameters, **given)
-
-
-# The first look at the data.
-
-
-def _wanted(stages: Sequence[Stage], updates: Updates, samples: Weights, rejected: int) -> Wanted:
-    """What the first pass is to find, from what the stages declare and from what passes cost.
-
-    A call that no clients could have made valid is an error here, before anything is read.
-
-    Files are to be read as seldom as possible. In memory, compiled code finishes a block while it is in cache, so the row of a
-    column rule comes from the same pass; NumPy is faster in a pass of its own. Few clients have few pairs, and their products
-    save passes; those of many cost more than they save. A rule of many clients that declares with which centre it begins has
-    that one from the same pass.
-    """
-    rows = updates.m + rejected
-    for stage in stages:
-        rows = stage.check(rows)
-    *mixings, final = stages
-    by_columns = final.declared.view == "columns"
-    if by_columns and not mixings and not final.takes("rng") and (updates.costly_to_read or updates.ordering.compiled):
-        everyone = final.among(updates.m, rejected)  # The row is used only if all of these clients are admitted.
-        try:
-            rule: Columnwise = everyone.function(Geometry(updates, np.ones(updates.m)), **everyone.parameters)
-        except ValueError:  # The rule raises it again when it runs on the admitted clients.
-            return None
-        return rule
-    few = FEW if updates.kernels.compiled else FEW_OF_SMALL
-    in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else few
-    saves_passes = updates.m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
-    if saves_passes or (updates.few_pairs and any(stage.declared.pairs for stage in stages)):
-        return ALL_PAIRS
-    begins = final.declared.begins
-    return None if begins is None or mixings else begins(updates, samples)
 
 
 # From the geometry of the admitted clients to their account.
@@ -278,7 +202,7 @@ def _account(stages: Sequence[Stage], geometry: Geometry, admission: Admission, 
     f = f if stage.f is None else stage.f
     outcome = _run(stage, points, call)
     if isinstance(outcome, Columnwise):
-        return _of_columns(outcome, points, geometry, mixture, admission.look, f)
+        return _of_columns(outcome, points, geometry, mixture, f)
     if isinstance(outcome, Rescaled):
         scaling = np.diag(outcome.factors)
         mixture = scaling if mixture is None else scaling @ mixture
@@ -302,13 +226,13 @@ def _mixed_samples(mixture: Matrix, samples: Weights) -> Weights:
 
 
 def _of_columns(
-    rule: Columnwise, points: Geometry, geometry: Geometry, mixture: Matrix | None, look: FirstLook, f: int | None
+    rule: Columnwise, points: Geometry, geometry: Geometry, mixture: Matrix | None, f: int | None
 ) -> _Account:
-    value = points.column_row(rule) if look.row is None else look.row
+    value, distances = points.column_row(rule)
     part = np.ones(points.m, dtype=bool) if rule.clients is None else np.isin(np.arange(points.m), rule.clients)
     return _Account(
         value=value,
-        distances=geometry.distances_to(value, look.row_products),
+        distances=distances if mixture is None else geometry.distances_to(value),
         takes_part=part if mixture is None else (mixture[part] != 0).any(axis=0),
         weights=None,
         thresholds=None,
@@ -322,7 +246,7 @@ def _of_weights(
     solved: Solved, points: Geometry, geometry: Geometry, mixture: Matrix | None, f: int | None, *, certifies: bool
 ) -> _Account:
     if mixture is None:
-        measured = solved.measured or points.measure(solved.weights, origin=solved.origin, final=True)
+        measured = solved.measured or points.measure(solved.weights, origin=solved.origin)
         weights = None if solved.origin is not None else solved.weights
         takes_part, thresholds = solved.weights > 0, solved.thresholds
         return _Account(

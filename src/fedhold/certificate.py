@@ -65,7 +65,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.geometry import Geometry, HuberCentre, Solved, pulls_at
-from fedhold.kernels import Matrix, Vector, apart, middle, one_blas_thread
+from fedhold.kernels import Matrix, Vector, distance, middle, one_blas_thread
 
 __all__ = ["MEANING", "Certificate", "Proof", "top_eigenvalue"]
 
@@ -576,14 +576,14 @@ class Proof:
     """What a certificate is made from, kept until it is asked for: the m x m matrix can cost more than the aggregate itself.
 
     geometry   the admitted clients
-    centre     the Huber centre; None where the value is narrow (float16, bfloat16), and the centre has to be made again
+    centre     the value, before it was rounded to the dtype of the updates
     distances  the distance of every client to it
     solved     its weights and thresholds; and the Huber centre that it corrects, where it is not one itself
     received   the value that the caller has received, as `centre` has it; it may be any, and its distance to the centre counts
     """
 
     geometry: Geometry
-    centre: Vector | None
+    centre: Vector
     distances: Vector
     solved: Solved
     received: Callable[[], Vector]
@@ -603,16 +603,14 @@ class Proof:
         pulls = pulls_at(geometry.shares, thresholds, huber.distances)
         found = geometry.known_residuals(huber.weights, pulls)
         if found is not None:
-            centre = self._made_again() if self.centre is None else self.centre
-            off = apart(self.received(), centre)
-            off += geometry.reach_of_rounding(self.solved.weights, centre, huber.weights)
+            off = distance(self.received(), self.centre)
+            off += geometry.reach_of_rounding(self.solved.weights, self.centre, huber.weights)
         else:
-            known = self.centre if self.solved.huber is None else None
-            centre = geometry.measure(huber.weights).centre if known is None else known
+            centre = self.centre if self.solved.huber is None else geometry.measure(huber.weights).centre
             place = geometry.rounded(centre)
             found = geometry.residual_pairs(place, huber.distances, pulls)
             _require_unchanged(huber.distances, found.lengths, geometry.rounding_of(centre))
-            off = apart(self.received(), place)
+            off = distance(self.received(), place)
         distances = found.lengths
         inverse = np.divide(1.0, distances, out=np.zeros_like(distances), where=distances > 0)
         cosines = found.products
@@ -634,12 +632,6 @@ class Proof:
             doubt=found.doubt,
             kappa=huber.kappa,
         )
-
-    def _made_again(self) -> Vector:
-        """The centre, from the updates as they are now, which must be as they were."""
-        found = self.geometry.counted(self.geometry.samples).measure(self.solved.weights, directly=True)
-        _require_unchanged(self.distances, found.distances, self.geometry.rounding_of(found.centre))
-        return found.centre
 
     def _own_centre(self) -> HuberCentre:
         """The value as the Huber centre that it is."""

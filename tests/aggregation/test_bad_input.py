@@ -20,8 +20,9 @@ from cases import (
     with_liars,
 )
 from fedhold import RULES, aggregate
-from fedhold.updates.matrix import SLAB, Source, Updates
-from fedhold.updates.passes import SAMPLED
+from fedhold.updates import Updates
+from fedhold.updates.first import SAMPLED
+from fedhold.updates.tiles import TILE, Source
 
 SINGLE, DOUBLE = np.finfo(np.float32), np.finfo(np.float64)
 every_rule = pytest.mark.parametrize("rule", RULES)
@@ -126,7 +127,7 @@ def test_large_models_are_read_by_threads_and_no_less_safe(rule, lie):
     dtype, lies = FINITE.get(lie) or (np.float32, NOT_FINITE[lie])
     honest = honest_updates(d=60_000, dtype=dtype)
     updates = with_liars(lies(F, 60_000), honest)
-    assert updates.size > SLAB, "this is read in one go"
+    assert updates.size > TILE, "this is read in one go"
     assert_held(aggregate(updates, rule, **parameters(rule, F)), honest)
 
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from cases import BOUNDS, F, assert_accounted, assert_refused, honest_updates, parameters, smallest, takes
 from fedhold import MIXINGS, RULES, aggregate, save_update
 from fedhold.cli.app import app
-from fedhold.kernels import choice
 from fedhold.rules import declaration_of, declares
 from fedhold.updates import Columnwise
 
@@ -44,12 +43,6 @@ def sent(m, liars, seed=0):
     return updates, samples
 
 
-@pytest.fixture(params=["numpy", "numba"])
-def side(request, monkeypatch):
-    if request.param == "numba":
-        monkeypatch.setattr(choice, "ENOUGH", 1)
-
-
 @every_rule
 @given(f=st.integers(0, 4), data=st.data())
 @settings(max_examples=25, deadline=None)
@@ -65,7 +58,7 @@ def test_no_f_clients_make_an_error_of_a_valid_call(rule, f, data):
 
 @every_rule
 @pytest.mark.parametrize("liars", range(1, 9))
-def test_more_than_f_rejected_are_no_error_either(rule, liars, side):  # noqa: ARG001
+def test_more_than_f_rejected_are_no_error_either(rule, liars):
     f, m = 1, smallest(rule, 1) + 5
     names = sorted(REJECTED)
     updates, samples = sent(m, {i: names[i % len(names)] for i in range(min(liars, m - 1))})
@@ -77,7 +70,7 @@ def test_more_than_f_rejected_are_no_error_either(rule, liars, side):  # noqa: A
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("rejected", range(5))
-def test_every_stage_is_told_of_the_rejected(spec, rejected, side):  # noqa: ARG001
+def test_every_stage_is_told_of_the_rejected(spec, rejected):
     names = sorted(REJECTED)
     updates, samples = sent(19, {i: names[i % len(names)] for i in range(rejected)})
     result = aggregate(updates, spec.format(f=4), samples=samples, rng=0)
@@ -88,7 +81,7 @@ def test_every_stage_is_told_of_the_rejected(spec, rejected, side):  # noqa: ARG
 
 
 @rules_with_f
-def test_the_rejected_are_some_of_the_f(rule, side):  # noqa: ARG001
+def test_the_rejected_are_some_of_the_f(rule):
     """In particular bulyan with 4 of 20 rejected: with f = 4, the other sixteen would be too few."""
     m = smallest(rule, F) + 1
     updates, samples = sent(m, dict.fromkeys(range(F), "NaN"))
@@ -146,7 +139,7 @@ def test_what_fitted_all_clients_fits_those_left(rule, more, rejected):
     assert_accounted(aggregate(updates, rule, rng=0, **more))
 
 
-def test_a_rule_of_ones_own_gets_the_f_that_is_left(side):  # noqa: ARG001
+def test_a_rule_of_ones_own_gets_the_f_that_is_left():
     def own(geometry, *, f):
         met.append((geometry.m, f))
         return np.full(geometry.m, 1 / geometry.m)
@@ -170,13 +163,13 @@ def test_a_rule_of_ones_own_gets_the_f_that_is_left(side):  # noqa: ARG001
     assert met == [(7, 1), (7, 0), (7, 1), (7, 1), (7, 0.25)]
 
 
-def test_a_column_rule_that_draws_does_not_draw_ahead(side):  # noqa: ARG001
+def test_a_column_rule_that_draws_does_not_draw_ahead():
     """The first look would make its row with chance of its own, and not with the caller's."""
 
     @declares(view="columns")
     def any_row(geometry, *, rng):
         row = int(rng.integers(geometry.m))
-        return Columnwise(lambda _, block: block[row].astype(np.float64))
+        return Columnwise(lambda block: block[row].astype(np.float64))
 
     updates = honest_updates(23, 5)
     for seed in range(5):

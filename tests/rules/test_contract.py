@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-import fedhold.updates.matrix
 from cases import FROM_ZERO, RESCALING, ROBUST, parameters, takes
 from fedhold import RULES, aggregate, thresholds
 from fedhold.geometry import Geometry
@@ -96,7 +95,7 @@ def test_scale(rule, seed, exponent):
 def test_identical_clients_are_given_back(rule, dtype, m):
     x = np.random.default_rng(0).standard_normal(9).astype(dtype)
     result = aggregate(np.tile(x, (m, 1)), rule, **parameters(rule, 3))
-    assert np.allclose(result.value, x, rtol=2 * np.finfo(dtype).eps, atol=0)
+    assert np.allclose(result.value, x, rtol=16 * np.finfo(dtype).eps, atol=0)
     assert result.value.dtype == dtype
     assert result.converged
 
@@ -143,8 +142,8 @@ def test_float32_agrees_with_float64(rule, seed):
 def test_block_size_does_not_matter(rule, tile, monkeypatch):
     X = clients(3, m=30, d=1500)
     plain = value(X, rule)
-    monkeypatch.setattr(Updates, "_width", lambda updates, _: max(tile // updates.m, 1))
-    monkeypatch.setattr(fedhold.updates.matrix, "SLAB", 3 * tile)
+    spans = Updates.spans
+    monkeypatch.setattr(Updates, "spans", lambda updates, _: spans(updates, tile))
     near(value(X, rule), plain, X, tol=1e-7 if rule != "geometric_median" else 3e-5)
 
 

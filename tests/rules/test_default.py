@@ -2,12 +2,15 @@
 
 import inspect
 
+from functools import partial
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-import fedhold.geometry.view
+import fedhold.geometry.geometry
+import fedhold.plan
 import fedhold.rules.spectral
 import oracles
 from fedhold import aggregate
@@ -15,8 +18,9 @@ from fedhold.cli.aggregate import aggregate as aggregate_files
 from fedhold.flower import RobustStrategy
 from fedhold.nvflare import RobustAggregator
 from fedhold.spec import DEFAULT
-from fedhold.updates.matrix import Source, Updates
-from fedhold.updates.passes import images
+from fedhold.kernels import loops
+from fedhold.updates import Updates
+from fedhold.updates.tiles import Source
 
 RULE = "spectral_huber"
 examples = settings(max_examples=25, deadline=None)
@@ -30,7 +34,7 @@ def passes(monkeypatch):
 
 
 def without_pairs(monkeypatch):
-    for module in (fedhold.geometry.view, fedhold.aggregation):
+    for module in (fedhold.geometry.geometry, fedhold.plan):
         monkeypatch.setattr(module, "SEVERAL", 0)
 
 
@@ -274,12 +278,12 @@ def test_the_certificate_is_that_of_equal_votes():
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_images_are_around_the_anchor_point(offset):
+def test_images_are_around_the_reference(offset):
     """In float32 the products of numbers near 10,000 would not show differences near 1."""
     rng = np.random.default_rng(0)
     X = (offset + rng.standard_normal((60, 300))).astype(np.float32)
-    rows = rng.standard_normal((4, 60))
+    columns = rng.standard_normal((60, 4))
     near = X.astype(float) - X[0]
-    expected = near @ (rows @ near).T
-    found = images(Updates((Source.of(X, 300),), 60), rows, X[0].astype(float))
+    expected = near @ (columns.T @ near).T
+    found = Updates((Source.of(X, 300),), 60).sum(partial(loops.images, columns=columns), minus=0)
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())

@@ -6,14 +6,13 @@ import bisect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
-from fedhold.aggregation import Aggregation, Client, aggregate, warm_up
+from fedhold.aggregation import Aggregation, Client, aggregate
 from fedhold.audit import MOST_NAME, NodeRecord, RoundRecord, Seen, shown_name
 from fedhold.flower.api import ConfigRecord, Message, flower_log
 from fedhold.flower.model import Arrays, Model
@@ -176,14 +175,6 @@ def _takes(rule: str | Callable[..., Any], parameters: Mapping[str, Any], client
     except ValueError:
         return False
     return True
-
-
-def warm_up_for(rule: Rule, model: Model, clients: int) -> None:
-    """Compile what a round will need, before nodes begin to work on it."""
-    arrays = model.aggregated.values()
-    with suppress(ValueError):  # Too few nodes for the rule: the round will say so.
-        size, dtype = sum(array.size for array in arrays), np.result_type(*(array.dtype for array in arrays))
-        warm_up(rule.rule, clients=clients, numbers=size, dtype=dtype, **rule.parameters)
 
 
 def aggregate_replies(

@@ -41,7 +41,6 @@ from fedhold.flower.rounds import (
     log_rows,
     log_suspects,
     name_in,
-    warm_up_for,
     with_reason,
 )
 from fedhold.flower.state import RobustResult, State, former_name, load, save
@@ -337,8 +336,6 @@ class RobustStrategy(FedAvg):
         current.train_messages = self._messages(
             MessageType.TRAIN, server_round, wanted.nodes, wanted.arrays, wanted.config
         )
-        if first:
-            warm_up_for(self.rule, current.model, len(current.train_messages))
         return current.train_messages
 
     def aggregate_train(

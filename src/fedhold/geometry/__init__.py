@@ -3,7 +3,7 @@
 In: the matrix of updates, and what the first look at it found. Out: `Geometry`, all that a geometry rule may see, and the
 solver of the Huber problem. Imports: `fedhold.updates`, `fedhold.kernels`.
 
-    view.py        Geometry: it computes distances by passes over the data, or from the Gram matrix
+    geometry.py    Geometry: distances by passes over the data, or from the Gram matrix
     gram.py        the m x m Gram matrix
     principal.py   the directions in which clients spread most, in the space of m weights
     line.py        the same problem for numbers, solved exactly
@@ -13,9 +13,10 @@ solver of the Huber problem. Imports: `fedhold.updates`, `fedhold.kernels`.
 from fedhold.geometry.line import location
 from fedhold.geometry.principal import Principal
 from fedhold.geometry.solver import HuberCentre, Rescaled, Solved, pulls_at, solve
-from fedhold.geometry.view import SEVERAL, Geometry, Measurement, normalised, sampled_centre
+from fedhold.geometry.geometry import MAX_PAIRED, SEVERAL, Geometry, Measurement, normalised, sampled_centre
 
 __all__ = [
+    "MAX_PAIRED",
     "SEVERAL",
     "Geometry",
     "HuberCentre",

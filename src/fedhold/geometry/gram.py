@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 
-from fedhold.kernels import Matrix, Products, Vector, Weights, middle
-from fedhold.updates import ResidualPairs, product_error
+from fedhold.kernels import Matrix, Vector, Weights, middle
 
-__all__ = ["TRUSTED", "Gram"]
+__all__ = ["TRUSTED", "Gram", "Origin", "ResidualPairs"]
 
 # A squared distance that was found as a difference of products is trusted if it is this many times its rounding error: it is
 # then right to five digits. If one client's is not, all distances are measured by subtraction instead.
@@ -23,6 +23,35 @@ SOUND = 100.0
 # A proof is made from the matrix if no cosine between residuals can be off by more than this, some ten times what it is off by
 # where r is one of the nearer clients. A matrix made for the proof is off by less.
 LARGE = 2e-3
+
+
+class Origin(NamedTuple):
+    """A point more, beside the clients.
+
+    along  <X_i - r, origin - r> of every client
+    size   |origin - r|^2
+    """
+
+    along: Vector
+    size: float
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualPairs:
+    """The residuals X_i - place of all clients.
+
+    products  <X_i - place, X_j - place> for all pairs
+    lengths   |X_i - place|
+    force     |sum_i pulls_i (X_i - place)|, or more
+    error     the most that a cosine, a product over two lengths, can be off
+    doubt     the relative error of the lengths, or more
+    """
+
+    products: Matrix
+    lengths: Vector
+    force: float
+    error: float
+    doubt: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +91,7 @@ class Gram:
         np.fill_diagonal(squares, 0)
         return squares
 
-    def distances(self, weights: Weights, resolution: float, origin: Products | None = None) -> Vector | None:
+    def distances(self, weights: Weights, resolution: float, origin: Origin | None = None) -> Vector | None:
         """|X_i - sum_j weights_j X_j| of every point; None where too many digits would be lost.
 
         origin  the products of the points with one more point, around r, which gets what the weights lack to 1
@@ -81,12 +110,12 @@ class Gram:
         doubtful = TRUSTED * resolution * np.square(self.away + reach)
         return np.sqrt(squares) if (squares > doubtful).all() else None
 
-    def length(self, shares: Vector, resolution: float) -> float:
-        """|sum_i shares_i (X_i - r)|, or more: with all that rounding can have taken from it."""
+    def length(self, shares: Vector, error: float) -> float:
+        """|sum_i shares_i (X_i - r)|, or more: with all that products that are off by `error` can have taken from it."""
         square = max(float(shares @ (self.matrix @ shares)), 0.0)
-        return sqrt(square + product_error(resolution) * float(np.abs(shares) @ self.away) ** 2)
+        return sqrt(square + error * float(np.abs(shares) @ self.away) ** 2)
 
-    def residuals(self, weights: Weights, pulls: Weights, resolution: float) -> ResidualPairs | None:
+    def residuals(self, weights: Weights, pulls: Weights, error: float) -> ResidualPairs | None:
         """The residuals to the centre weights @ X with a proven error; None where that would be large.
 
         <X_i - c, X_j - c> = <a_i, a_j> - <a_i, b> - <a_j, b> + <b, b>, where a_i = X_i - r and b = sum_i weights_i a_i. The
@@ -94,13 +123,12 @@ class Gram:
         """
         products = self.around(weights)
         squares, reach = products.diagonal(), self.away + float(weights @ self.away)
-        error = product_error(resolution)
         if self.mixture is not None or not (squares > error * np.square(reach) / LARGE).all():
             return None
         # A length is off by half as much as its square; a hundredth more covers that 1 / (1 - off) is not 1 + off.
         off = error * float(np.square(reach / np.sqrt(squares)).max())
         # The pulls that the centre itself has are taken off first: what is left of them is small, and so is its error.
-        force = self.length(pulls - pulls.sum() * weights, resolution)
+        force = self.length(pulls - pulls.sum() * weights, error)
         return ResidualPairs(products, np.sqrt(squares), force, error=off, doubt=0.51 * off)
 
     def around(self, weights: Weights) -> Matrix:

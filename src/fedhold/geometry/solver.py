@@ -11,7 +11,7 @@ from math import sqrt
 
 import numpy as np
 
-from fedhold.geometry.view import COARSE, Geometry, Measurement, normalised
+from fedhold.geometry.geometry import Geometry, Measurement, normalised
 from fedhold.kernels import Matrix, Vector, Weights, middle
 
 __all__ = ["HuberCentre", "Rescaled", "Solved", "pulls_at", "solve"]
@@ -19,7 +19,7 @@ __all__ = ["HuberCentre", "Rescaled", "Solved", "pulls_at", "solve"]
 MEMORY = 5  # past steps that Anderson mixing combines; docs/solver.md says what it and Newton's method save
 ALIKE = 1e-6  # A change of the gap that differs from earlier ones by a smaller part tells nothing new.
 FAR = 1e3  # typical distances. A client at 1e30 must not outweigh all others in the fit of past steps.
-FORESIGHT = 3  # steps that a sample of columns foretells
+FORESIGHT = 3  # steps that are foretold from one measurement
 CAUTION = 4.0  # The estimate must be this many times below the bound before a pass is spent on verifying it.
 PATIENCE = 20  # passes before Newton's method takes over
 
@@ -100,13 +100,10 @@ def solve(
     max_iterations  the most steps to make
     """
     weights, caution, missed = start, CAUTION, np.inf
-    past, distances = _Past(geometry.m), geometry.distances(start)
-    if COARSE * middle(distances) < geometry.rounding:
-        geometry = geometry.widened()  # With so large an offset, float32 distances to a float32 centre are too rough.
-        distances = geometry.distances(start)
+    past = _Past(geometry.m)
     # With few clients, a step takes the time of its calls of NumPy: `dot` and `reduce` take half as long as `@` and `sum`.
     for iteration in range(1, max_iterations + 1):
-        distances = distances if iteration == 1 else geometry.distances(weights)
+        distances = geometry.distances(weights)
         thresholds = thresholds_at(distances)
         pulls = pulls_at(geometry.shares, thresholds, distances)
         bound = tol * float(pulls.dot(distances))  # A pull times its distance is n_i min(T_i, d_i).
@@ -128,7 +125,8 @@ def solve(
         # With a bound of 0, most clients lie on the centre, and mixing with earlier steps would move away from it.
         mixed = target
         if bound > 0:
-            target = _foreseen(geometry, thresholds_at, weights, distances, target)
+            if geometry.in_many_dimensions:
+                target = _foreseen(geometry.shares, thresholds_at, weights, distances, target)
             mixed = past.mixed(target, (target - weights) * _nearer(distances))
         if caution * estimate <= bound or iteration == max_iterations:
             found = _verified(geometry, thresholds_at, weights, thresholds, pulls, bound, tol, iteration)
@@ -147,23 +145,17 @@ def solve(
 
 
 def _foreseen(
-    geometry: Geometry, thresholds_at: Callable[[Vector], Vector], weights: Weights, distances: Vector, target: Weights
+    shares: Weights, thresholds_at: Callable[[Vector], Vector], weights: Weights, distances: Vector, target: Weights
 ) -> Weights:
-    """Where some more steps from the target would lead, if the angles between clients were those in a sample of columns.
+    """Where some more steps from the target would lead, if residuals of different clients were orthogonal.
 
-    From the centre w @ X to u @ X, the squared distance of client i changes by |s|^2 - 2 <r_i, s>, where r_i are the residuals
-    to the first one, and s = sum_j (u_j - w_j) r_j. The lengths of the residuals are known, and the sample tells the angles.
-    Whoever lies outside the sample makes this worse than the target, and more steps follow: every step measures all columns.
+    They nearly are in many dimensions. Where they are not, this is worse than the target, and more steps follow.
     """
-    cosines = geometry.sampled_cosines(weights)
-    if cosines is None:
-        return target
-    products, squares = cosines * distances * distances[:, None], np.square(distances)
+    squares = np.square(distances)
     for _ in range(FORESIGHT):
         change = target - weights
-        along = products @ change
-        foreseen = np.sqrt(np.maximum(squares - 2 * along + change @ along, squares / 4))
-        target = normalised(pulls_at(geometry.shares, thresholds_at(foreseen), foreseen))
+        foreseen = np.sqrt(np.maximum(squares * (1 - 2 * change) + np.square(change) @ squares, squares / 4))
+        target = normalised(pulls_at(shares, thresholds_at(foreseen), foreseen))
     return target
 
 
@@ -181,8 +173,7 @@ def _verified(
 
     It is at most the force of the pulls, plus |change| d_i for each changed pull.
     """
-    measured = geometry.measure(weights, pulls=pulls, directly=4 * geometry.blur(pulls) > bound)
-    assert measured.force is not None
+    measured = geometry.measure(weights, pulls=pulls)
     thresholds = thresholds_at(measured.distances)
     changes = np.abs(pulls_at(geometry.shares, thresholds, measured.distances) - pulls)
     stationarity = measured.force + float(changes @ measured.distances)

@@ -1,38 +1,31 @@
 """Array libraries: NumPy, torch and JAX arrays as NumPy views, and results as arrays of these libraries again.
 
 Arrays that live in host memory are read as NumPy views without a copy. Arrays on another device stay there and are read
-block by block through the array API.
+tile by tile through the array API.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from ctypes import addressof, c_char
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any
 
 import array_api_compat as api
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
-from fedhold.kernels.narrow import BFLOAT16, LARGEST_BFLOAT16, bits_of, is_narrow, wide
+from fedhold.kernels.half import BFLOAT16, LARGEST_BFLOAT16, is_half, widened
 
 __all__ = [
     "Block",
     "Floats",
     "Matrix",
-    "Rows",
-    "Strided",
     "Vector",
     "Weights",
-    "apart",
     "between",
     "compute_dtype",
+    "distance",
     "dtype_name",
-    "each",
     "from_host",
     "host",
     "is_array",
@@ -46,7 +39,6 @@ __all__ = [
     "numbers",
     "to_host",
     "unscaled",
-    "upright",
     "weighted_median",
 ]
 
@@ -54,7 +46,7 @@ Block = NDArray[Any]
 """Some columns of all rows."""
 
 Vector = NDArray[np.float64]
-"""One axis of numbers. A vector of d numbers is a `Spread` instead, if the updates lie on a cluster."""
+"""One axis of numbers. A vector of d numbers is a Dask array instead, if the updates lie on a cluster."""
 
 Matrix = NDArray[np.float64]
 """Two axes of numbers, such as m x m products."""
@@ -67,138 +59,10 @@ Floats = NDArray[np.floating[Any]]
 
 SORTED = 1024  # numbers. To sort up to so many takes no longer than a partition.
 
-
-SHORT = 256  # numbers. Rows up to this long are gathered faster all at once than one by one.
-
-
-def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    """Where arrays begin in memory. NumPy takes four times as long to say so, which counts for hundreds of arrays."""
-    buffers: Sequence[Any] = arrays
-    try:
-        return np.fromiter(map(addressof, map(c_char.from_buffer, buffers)), np.int64, len(arrays))
-    except (TypeError, ValueError):  # Some are read-only, empty or not contiguous.
-        return np.array([array.ctypes.data for array in arrays], np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """A block whose rows may lie anywhere in memory, each in one piece: nothing was gathered to make it.
-
-    line    all memory from the first row to the last one as one array. What lies between rows belongs to others, and is never
-            read
-    starts  where every row starts in it
-    width   how many numbers a row has
-    held    an array that must live as long as these rows, because some of them lie in it; None where others hold them all
-    """
-
-    line: NDArray[Any]
-    starts: NDArray[np.int64]
-    width: int
-    held: NDArray[Any] | None = None
-
-    @staticmethod
-    def of(arrays: Sequence[NDArray[Any]]) -> Rows | None:
-        """Contiguous arrays of one size and dtype as rows; None where they are not, or lie askew in memory."""
-        first, forms = arrays[0], set(map(attrgetter("dtype", "flags.c_contiguous", "flags.aligned"), arrays))
-        if forms != {(first.dtype, True, True)}:
-            return None
-        places = _addresses(arrays)
-        starts, askew = np.divmod(places - places.min(), first.itemsize)
-        if askew.any():
-            return None
-        # It is always read-only, so that compiled code sees one type and is compiled once.
-        length = int(starts.max()) + first.size
-        line = as_strided(arrays[int(starts.argmin())].reshape(-1), (length,), (first.itemsize,), writeable=False)
-        return Rows(line, starts, first.size)
-
-    @staticmethod
-    def of_matrix(matrix: NDArray[Any]) -> Rows | None:
-        """The rows of a matrix; None where the numbers of a row are not contiguous, or lie askew in memory."""
-        size, (apart, step) = matrix.itemsize, matrix.strides
-        if step != size or apart < 0 or apart % size or not matrix.flags.aligned:
-            return None
-        apart //= size
-        length = (len(matrix) - 1) * apart + matrix.shape[1]
-        line = as_strided(matrix, (length,), (size,), writeable=False)
-        return Rows(line, apart * np.arange(len(matrix)), matrix.shape[1])
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.starts), self.width
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.line.dtype
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __getitem__(self, client: int) -> NDArray[Any]:
-        """One row."""
-        return self.line[self.starts[client] : self.starts[client] + self.width]
-
-    def part(self, start: int, stop: int) -> Rows:
-        """The columns from start to stop."""
-        return Rows(self.line, self.starts + start, min(stop, self.width) - start, self.held)
-
-    def taken(self, clients: NDArray[np.intp]) -> Rows:
-        """Some of the rows."""
-        return Rows(self.line, self.starts[clients], self.width, self.held)
-
-    def replaced(self, which: NDArray[np.intp], block: NDArray[Any]) -> Rows:
-        """The same rows, but some of them are those of a block, which is contiguous and has the same dtype and width."""
-        away = (block.ctypes.data - self.line.ctypes.data) // block.itemsize
-        starts = self.starts - min(away, 0)  # The line begins with whichever lies first in memory.
-        starts[which] = max(away, 0) + self.width * np.arange(len(which))
-        length = int(starts.max()) + self.width
-        line = as_strided(block.reshape(-1) if away < 0 else self.line, (length,), (block.itemsize,), writeable=False)
-        return Rows(line, starts, self.width, block)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """The rows gathered in an array."""
-        if self.width <= SHORT:
-            return self.line[self.starts[:, None] + np.arange(self.width)].astype(dtype or self.dtype, copy=False)
-        return np.array([self[client] for client in range(len(self))], dtype=dtype)
-
-
-def upright(matrix: NDArray[Any]) -> bool:
-    """Whether a column lies together in memory, and a row apart."""
-    size, (step, apart) = matrix.itemsize, matrix.strides
-    return bool(step == size and apart > step and apart % size == 0 and len(matrix) > 1 and matrix.flags.aligned)
-
-
-@dataclass(frozen=True, eq=False)
-class Strided:
-    """Arrays of one shape, dtype and layout, whose numbers do not lie in the order of their axes.
-
-    arrays  the arrays
-    line    all memory from the first number of the first of them on, as one array. Others may own parts of it
-    starts  where the first number of every array lies in it
-    """
-
-    arrays: Sequence[NDArray[Any]]
-    line: NDArray[Any]
-    starts: NDArray[np.int64]
-
-    @staticmethod
-    def of(arrays: Sequence[NDArray[Any]]) -> Strided:
-        """The arrays, whose numbers must be aligned."""
-        places, first = _addresses(arrays), arrays[0]
-        starts = (places - places.min()) // first.itemsize
-        reach = sum((n - 1) * max(stride, 0) for n, stride in zip(first.shape, first.strides, strict=True))
-        length = int(starts.max()) + reach // first.itemsize + 1
-        line = as_strided(arrays[int(starts.argmin())], (length,), (first.itemsize,), writeable=False)
-        return Strided(arrays, line, starts)
-
-    def taken(self, which: NDArray[np.intp]) -> Strided:
-        """Some of the arrays."""
-        return Strided([self.arrays[i] for i in which], self.line, self.starts[which])
-
-
 LARGEST = float(np.finfo(np.float64).max)
 NO_ARRAYS = (list, tuple, dict, np.generic, type)  # Every library would be asked about them, in turn.
 NO_DASK = (np.ndarray, *NO_ARRAYS)
-PART = 2**16  # numbers of narrow vectors that are converted at a time
+PART = 2**16  # numbers of two vectors that are compared at a time
 
 
 def is_array(thing: object) -> bool:
@@ -274,7 +138,7 @@ def host(array: Any) -> Any:
 def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
     """Any array as a NumPy array of `dtype` (None: of its own); this is free if it is one already."""
     if isinstance(block, np.ndarray):
-        block = wide(block)
+        block = widened(block)
     elif api.is_torch_array(block):
         block = block.float() if dtype_name(block) == "bfloat16" else block
         block = block.cpu().numpy()
@@ -308,11 +172,11 @@ def from_host(values: Vector, template: Any, name: str) -> Any:
         if xp is np:
             return values.view(dtype).reshape(template.shape)
         if api.is_torch_array(template):
-            known = bits_of(values).view(np.int16) if is_narrow(values.dtype) else values
+            known = values.view(np.int16) if is_half(values.dtype) else values
             return xp.asarray(known, device=api.device(template)).view(dtype).reshape(template.shape)
     if kind(template) == "bool":
         return xp.asarray(values.reshape(template.shape) > 0, device=api.device(template))
-    values = wide(values)
+    values = widened(values)
     if xp is np and _name(dtype) == "bfloat16":  # a dtype of another library, which np.finfo does not know
         low, high = -LARGEST_BFLOAT16, LARGEST_BFLOAT16
     else:
@@ -370,11 +234,12 @@ def lengths(rows: NDArray[np.float64]) -> Vector:
 
 
 def length(vector: Vector) -> float:
-    """The Euclidean norm of one vector, also where squares would overflow; it makes a copy only there."""
+    """The Euclidean norm of one vector, also where squares would overflow."""
     if not isinstance(vector, np.ndarray):
-        return float(vector.length())
-    if vector.dtype != np.float64:
-        return float(np.sqrt(sum(length(wide(part).astype(np.float64)) ** 2 for part in _parts(vector))))
+        return length(_of_chunks(vector, length))
+    if vector.dtype != np.float64:  # A copy of all would be twice as large.
+        parts = [vector[start : start + PART] for start in range(0, len(vector), PART)]
+        return length(np.array([length(part.astype(np.float64)) for part in parts]))
     with np.errstate(over="ignore", under="ignore"):
         square = float(vector @ vector)
     if 1e-280 < square < np.inf:
@@ -383,26 +248,26 @@ def length(vector: Vector) -> float:
     return float(lengths(vector[None])[0]) if vector.any() else 0.0
 
 
-def apart(mine: Vector, other: Vector) -> float:
-    """|mine - other|, in float64. Where one of them is not, a difference of both would take more memory than they do."""
-    if not isinstance(mine, np.ndarray) or mine.dtype == other.dtype == np.float64:
+def distance(mine: Vector, other: Vector) -> float:
+    """|mine - other|, in float64."""
+    if not isinstance(mine, np.ndarray):
         return length(mine - other)
-    pairs = zip(_parts(mine), _parts(other), strict=True)
-    return float(np.sqrt(sum(length(wide(a) - np.asarray(wide(b), np.float64)) ** 2 for a, b in pairs)))
-
-
-def _parts(vector: Vector) -> Iterator[Vector]:
-    return (vector[start : start + PART] for start in range(0, len(vector), PART))
-
-
-def each(vector: Vector, function: Callable[[Vector], Vector]) -> Vector:
-    """function(vector), for a function that treats every number by itself."""
-    return function(vector) if isinstance(vector, np.ndarray) else vector.each(function)
+    parts = (slice(start, start + PART) for start in range(0, len(mine), PART))
+    return length(np.array([length(np.subtract(mine[at], other[at], dtype=np.float64)) for at in parts]))
 
 
 def largest(vector: Vector) -> float:
     """The largest magnitude in a vector; NaN where the vector holds one."""
-    return float(max(vector.max(), -vector.min()) if isinstance(vector, np.ndarray) else vector.largest())
+    if not isinstance(vector, np.ndarray):
+        return largest(_of_chunks(vector, largest))
+    return float(max(vector.max(), -vector.min()))
+
+
+def _of_chunks(vector: Any, function: Callable[[Vector], float]) -> Vector:
+    """function(chunk) of every chunk of a Dask array, computed where the chunks are."""
+    chunks = ((1,) * vector.numblocks[0],)
+    found = vector.map_blocks(lambda chunk: np.array([function(chunk)]), dtype=np.float64, chunks=chunks)
+    return np.asarray(found.compute())
 
 
 def unscaled(numbers: Vector | float, base: int) -> Vector:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.aggregation import Aggregation, aggregate, warm_up
+from fedhold.aggregation import Aggregation, aggregate
 from fedhold.errors import integer, positive, require
 from fedhold.kernels import Floats, Vector, one_blas_thread
 from fedhold.lab.attacks import ATTACKS
@@ -131,9 +131,6 @@ def federate(
         drawn = chance(seed, Purpose.RULE, t)
         return aggregate(sent, rule, samples=claims, rng=drawn, sample_cap=sample_cap, **places, **parameters)
 
-    if len(history) < rounds:
-        expected = len(asked_clients(shards.m, participation, chance(seed, Purpose.PARTICIPATION, 1)))
-        warm_up(rule, clients=expected, numbers=w.size, dtype=w.dtype, **parameters)
     sent: Floats | None = None
     for t in range(len(history) + 1, rounds + 1):
         asked = asked_clients(shards.m, participation, chance(seed, Purpose.PARTICIPATION, t))

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from fedhold import __version__
 from fedhold.errors import visible
-from fedhold.kernels import numba_version
 from fedhold.lab.experiment import FORMAT, Experiment
 from fedhold.storage import write_whole
 
@@ -68,7 +67,6 @@ def environment() -> dict[str, str]:
         "fedhold": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "numba": numba_version(),
         "platform": platform.platform(),
         "blas_threads": "1",  # in worker processes as in federate()
     }

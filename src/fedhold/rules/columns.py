@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 
 from fedhold.errors import integer
 from fedhold.geometry import Geometry
-from fedhold.kernels import Block, NumpyKernels, Vector
+from fedhold.kernels import Block, Vector, columns
 from fedhold.rules.declaration import Bound, declares
 from fedhold.updates import Columnwise
 
@@ -28,7 +28,7 @@ def median(geometry: Geometry) -> Columnwise:  # noqa: ARG001
 
     It holds while less than half of the clients lie, and ignores the n_i.  Yin et al. 2018.
     """
-    return Columnwise(lambda kernels, block: kernels.median(block))
+    return Columnwise(columns.median)
 
 
 @declares(view="columns", bound=Bound(2, 1))
@@ -45,7 +45,7 @@ def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
     Needs m >= 2f + 1.  Yin et al. 2018.
     """
     f = integer(f, "f")
-    return Columnwise(lambda kernels, block: kernels.trimmed_mean(block, f))
+    return Columnwise(partial(columns.trimmed_mean, f=f))
 
 
 @declares(view="columns", bound=Bound(2, 1))
@@ -62,7 +62,7 @@ def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
     Needs m >= 2f + 1.  Xie et al. 2018 (Meamed).
     """
     keep = geometry.m - integer(f, "f")
-    return Columnwise(lambda kernels, block: kernels.mean_around_median(block, keep))
+    return Columnwise(partial(columns.mean_around_median, keep=keep))
 
 
 @declares(view="columns", bound=Bound(2, 1))
@@ -79,7 +79,7 @@ def phocas(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
     Needs m >= 2f + 1.  Xie, Koyejo, Gupta 2018.
     """
     f = integer(f, "f")
-    return Columnwise(lambda kernels, block: kernels.mean_around_trimmed_mean(block, f))
+    return Columnwise(partial(columns.mean_around_trimmed_mean, f=f))
 
 
 def by_columns(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,8 +101,7 @@ def by_columns(function: Callable[..., Any]) -> Callable[..., Any]:
     @declares(view="columns")
     @wraps(function)
     def rule(geometry: Geometry, **parameters: Any) -> Columnwise:  # noqa: ARG001
-        def row_of(kernels: NumpyKernels, block: Block) -> Vector:  # noqa: ARG001
-            block = np.asarray(block)
+        def row_of(block: Block) -> Vector:
             row = np.asarray(function(block, **parameters))
             numbers = row.shape == block.shape[1:] and row.dtype.kind in "fiub"
             # The first look meets clients that will be rejected for numbers that are not finite; its row is then made again.

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, cast
 from fedhold.errors import FEWER, integer, require
 from fedhold.geometry import Geometry, Rescaled, Solved
 from fedhold.kernels import Weights
-from fedhold.updates import Centre, Columnwise, Updates, admit
+from fedhold.updates import Centre, Columnwise, Updates, admit, gather
 
 __all__ = ["Bound", "Declaration", "declaration_of", "declares"]
 
@@ -128,7 +128,7 @@ def declares(**facts: Any) -> Callable[[Function], Function]:
 def _on_updates(function: Callable[..., Any], declared: Declaration, updates: Any, parameters: dict[str, Any]) -> Any:
     """What a rule makes of updates: weights, a row, or the matrix of a mixing."""
     name = function.__name__
-    admission = admit(updates, None, None, None, lambda *_: None)
+    admission = admit(gather(updates, None, None, None), None, around_zero=declared.from_zero)
     if admission.rejected:
         first = next(i for i, reason in enumerate(admission.reasons) if reason)
         raise ValueError(
@@ -143,7 +143,7 @@ def _on_updates(function: Callable[..., Any], declared: Declaration, updates: An
     declared.check(geometry.m, **own)
     outcome = function(geometry, **{**parameters, **places})
     if isinstance(outcome, Columnwise):
-        return admission.shaped(geometry.column_row(outcome))
+        return admission.shaped(geometry.column_row(outcome)[0])
     if isinstance(outcome, Rescaled):
         return outcome.weights * outcome.factors
     return outcome.weights if isinstance(outcome, Solved) else outcome

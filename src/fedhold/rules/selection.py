@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, require
 from fedhold.geometry import Geometry, Solved
-from fedhold.kernels import Matrix, Vector, Weights
+from fedhold.kernels import Matrix, Vector, Weights, columns
 from fedhold.rules.declaration import Bound, declares
 from fedhold.rules.m_estimators import huber
 from fedhold.updates import Columnwise
@@ -106,7 +108,7 @@ def bulyan(geometry: Geometry, *, f: int) -> Columnwise:
     """
     f, m = integer(f, "f"), geometry.m
     chosen = _one_by_one(geometry.squared_distances, f, m - 2 * f)
-    return Columnwise(lambda kernels, block: kernels.mean_around_median(block, m - 4 * f), np.sort(chosen))
+    return Columnwise(partial(columns.mean_around_median, keep=m - 4 * f), np.sort(chosen))
 
 
 def _one_by_one(squares: Matrix, f: int, count: int) -> NDArray[np.intp]:

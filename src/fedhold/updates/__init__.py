@@ -1,17 +1,18 @@
 """What clients sent, as one m x d matrix that is never built.
 
-In: arrays, lists and dicts of arrays, files, Dask arrays. Out: which clients are admitted, and passes over the matrix that
-return m or m x m numbers. Imports: `fedhold.kernels`, `fedhold.storage`, `fedhold.errors`.
+In: arrays, lists and dicts of arrays, files, Dask arrays. Out: which clients are admitted, and one way to read their numbers.
+Imports: `fedhold.kernels`, `fedhold.storage`, `fedhold.errors`.
 
     structure.py   one update: an array, or lists and dicts of arrays
     files.py       updates in .npy and .safetensors files, read in parts
     admission.py   which clients may take part, and why others may not
-    matrix.py      the matrix: its blocks, and how a pass runs over them
-    passes.py      the passes: the first look at the data, distances, products of pairs, columns -> one row
-    cluster.py     the same passes on a Dask cluster
+    counters.py    integers and masks beside floating numbers
+    tiles.py       the matrix: Updates.read runs a loop on every tile
+    first.py       the first pass: are all numbers sound, and what the rule needs first
+    cluster.py     the same on a Dask cluster
 """
 
-from fedhold.updates.admission import Admission, admit
+from fedhold.updates.admission import Admission, Sent, admit, gather
 from fedhold.updates.files import (
     DamagedFileError,
     Told,
@@ -22,70 +23,43 @@ from fedhold.updates.files import (
     paths_of,
     save_update,
 )
-from fedhold.updates.matrix import Updates
-from fedhold.updates.passes import (
-    ALL_PAIRS,
+from fedhold.updates.first import (
+    SURPRISE,
+    AllPairs,
     Centre,
     Columnwise,
     FirstLook,
-    ResidualPairs,
     Sample,
     Wanted,
-    centre_of,
     column_row,
-    coordinates,
     first_look,
-    gram_around,
-    images,
-    measured,
-    over_pairs,
-    places_on_a_line,
-    product_error,
-    products_with,
-    residual_pairs,
-    sample_of,
-    sampled_gram,
-    signs_of,
-    squared_distances_to,
-    summed,
-    swept,
+    pair_numbers,
 )
+from fedhold.updates.tiles import Columns, Updates
 
 __all__ = [
-    "ALL_PAIRS",
+    "SURPRISE",
     "Admission",
+    "AllPairs",
     "Centre",
+    "Columns",
     "Columnwise",
     "DamagedFileError",
     "FirstLook",
-    "ResidualPairs",
     "Sample",
+    "Sent",
     "Told",
     "Updates",
     "Wanted",
     "admit",
-    "centre_of",
     "column_row",
-    "coordinates",
     "first_look",
-    "gram_around",
-    "images",
-    "measured",
+    "gather",
     "open_update",
     "open_updates",
     "opened",
-    "over_pairs",
+    "pair_numbers",
     "past_damaged_files",
     "paths_of",
-    "places_on_a_line",
-    "product_error",
-    "products_with",
-    "residual_pairs",
-    "sample_of",
-    "sampled_gram",
     "save_update",
-    "signs_of",
-    "squared_distances_to",
-    "summed",
-    "swept",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from numbers import Real
@@ -16,26 +16,27 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhold.errors import positive, visible
 from fedhold.kernels import (
-    TILE,
     Vector,
     Weights,
     dtype_name,
-    each,
+    from_host,
     host,
     is_array,
     is_dask,
     is_plain,
     kind,
     largest,
+    loops,
     middle,
     to_host,
+    unscaled,
 )
 from fedhold.updates.counters import Counters
-from fedhold.updates.matrix import DOUBLE_ROOM, Source, Updates, exponents_of
-from fedhold.updates.passes import FirstLook, Wanted, first_look
-from fedhold.updates.structure import Leaf, Path, Signature, count, describe, flatten, form, signature
+from fedhold.updates.first import Centre, Columnwise, FirstLook, Wanted, first_look
+from fedhold.updates.structure import Leaf, Path, Signature, count, describe, flatten, form, rebuild, signature
+from fedhold.updates.tiles import DOUBLE_ROOM, TILE, Source, Updates, exponents_of
 
-__all__ = ["Admission", "admit"]
+__all__ = ["Admission", "Sent", "admit", "gather"]
 
 LITTLE, PART = 2**22, 16  # numbers, and the part of all numbers up to which small arrays are copied
 FLAT = "a dict of arrays of NumPy"
@@ -44,6 +45,40 @@ AGGREGABLE, MASK = ("float", "integer"), "bool"
 LONGEST_REASON = 200  # characters. A client chooses the names of its arrays, which reasons quote.
 FARTHEST = 1e100  # A start with larger numbers is refused, so that all of them can be squared.
 FAR = 2.0**DOUBLE_ROOM  # Distances can be measured up to here, so the numbers of a start are clipped to it.
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """What clients sent, as far as forms and claims tell: no number has been read.
+
+    updates    those of the clients whose form and claim are sound
+    sound      the index in the input of each of these clients
+    claimed    the n_i as given, one per client
+    cap        the multiple of the median n_i at which claims are capped; None trusts all claims
+    reasons    one per client: why it was rejected; '' if it was not
+    counters   the sound clients' counters and masks, which are no part of `updates`
+    templates  updates of which one is returned in the form of: `like`, or those of the sound clients
+    dtypes     the dtypes of the arrays of each sound client; one entry where all are alike
+    """
+
+    updates: Updates
+    sound: NDArray[np.intp]
+    claimed: Vector
+    cap: float | None
+    reasons: tuple[str, ...]
+    counters: Counters
+    templates: Sequence[Any]
+    dtypes: list[list[str]]
+
+    @property
+    def rejected(self) -> int:
+        """How many clients were rejected."""
+        return len(self.reasons) - len(self.sound)
+
+    @property
+    def samples(self) -> Vector:
+        """The n_i that count, if all of the sound clients are admitted."""
+        return np.minimum(self.claimed[self.sound], _limit(self.claimed[self.sound], self.cap))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +113,23 @@ class Admission:
 
     def shaped(self, vector: Vector, weights: Weights | None = None) -> Any:
         """A vector of d numbers, in the units in which the updates are read, as one update; counters by these weights."""
-        return self.updates.shaped(vector, self.template, self.dtypes, self.counters.medians(weights))
+        if is_dask(self.template):
+            template, name = self.template, self.dtypes[0]
+            return vector.map_blocks(_piece, self.updates.base, template.dtype, name, dtype=template.dtype)  # type: ignore[attr-defined]
+        shapes = [tuple(leaf.array.shape) for leaf in self._measured(flatten(self.template))]
+        numbers = self.updates.in_order(unscaled(vector, self.updates.base), shapes)
+        return rebuild(self.template, numbers, self.dtypes, self.counters.medians(weights))
 
     def received(self, update: object) -> Vector:
         """What the caller received as an update, in the units in which the updates are read: rounded to its dtype."""
-        flat = self.updates.received([host(leaf.array) for leaf in self._measured(flatten(update))])
+        arrays = [host(leaf.array) for leaf in self._measured(flatten(update))]
+        exact = self.updates.dtype if all(kind(array) == "float" for array in arrays) else np.float64
+        return self._in_units(self.updates.vector(arrays, exact))
+
+    def _in_units(self, vector: Vector) -> Vector:
+        """The caller's numbers in the units in which the updates are read."""
         base = self.updates.base
-        return each(flat, lambda part: np.ldexp(part, base)) if base else flat
+        return np.ldexp(vector, base) if base else vector
 
     def _measured(self, leaves: list[Leaf]) -> list[Leaf]:
         """The arrays that `updates` consists of."""
@@ -103,14 +148,19 @@ class Admission:
                 "aggregate."
             )
         flat = self.updates.vector([leaf.array for leaf in self._measured(leaves)])
-        farthest, base = largest(flat), self.updates.base
+        farthest = largest(flat)
         if not farthest <= FARTHEST:
             raise ValueError(
                 f"{name} has numbers that are not finite, or beyond {FARTHEST:g}. Pass the last sound one."
             )
-        if farthest <= FAR and not base:
+        if farthest <= FAR and not self.updates.base:
             return flat
-        return each(flat, lambda part: np.clip(np.ldexp(part, base), -FAR, FAR))
+        return np.clip(self._in_units(flat), -FAR, FAR)
+
+
+def _piece(piece: Vector, base: int, dtype: Any, name: str) -> Any:
+    """Some numbers of a vector on a cluster, in the caller's units and the dtype of this name."""
+    return from_host(unscaled(piece, base), np.empty(len(piece), dtype), name)
 
 
 def _template(update: object, name: str) -> list[Leaf]:
@@ -126,28 +176,20 @@ def _template(update: object, name: str) -> list[Leaf]:
     return leaves
 
 
-def admit(
-    updates: object,
-    samples: ArrayLike | None,
-    sample_cap: float | None,
-    like: object | None,
-    wanted: Callable[[Updates, Weights, int], Wanted],
-) -> Admission:
-    """Check structure, dtypes, samples and finiteness of every client; reject only those that fail.
+def gather(updates: object, samples: ArrayLike | None, sample_cap: float | None, like: object | None) -> Sent:
+    """Check the structure, dtypes and samples of every client; reject only those that fail. No number is read.
 
     updates     what clients sent, as for aggregate()
     samples     the n_i they claim
     sample_cap  the multiple of the median n_i at which claims are capped; None trusts all claims
     like        an update of the right structure; None: the structure that most clients share is right
-    wanted      (updates, their n_i, how many clients were rejected before a number was read) -> what else the pass that looks
-                for numbers that are not finite should find
     """
     clients = _clients(updates)
     stacked = is_array(updates)
     reasons = [""] * len(clients)
     columns = None if stacked else _columns(clients)
     alike = stacked or columns is not None
-    leaves, signatures = _of_first(clients[0], stacked=stacked) if alike else _flattened(clients, reasons)
+    leaves, signatures = _of_first(clients[0], columns) if alike else _flattened(clients, reasons)
     expected = _expected(signatures, like)
     for i, own in enumerate(signatures):
         if own is not None and own != expected:
@@ -158,10 +200,9 @@ def admit(
     if samples is not None:
         for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
             reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
-    sound = np.arange(len(reasons), dtype=np.intp)
-    if any(reasons):
-        sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
+    sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
     _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
+    _limit(claimed[sound], sample_cap)  # Whatever is wrong with the cap is an error before anything is read.
 
     counters = Counters((), ())
     if columns is None and not stacked:
@@ -171,38 +212,72 @@ def admit(
         columns = [[column[i] for i in sound] for column in columns]
     if columns is not None:
         columns, counters = _apart(expected, columns)
-    sources = _sources(updates, sound) if columns is None else _sources_of(columns)
-    skips = stacked and hasattr(sources[0].rows, "dtype") and len(sound) < len(clients)
-    matrix = _kind_of(updates)(sources, len(sound), clients=sound if skips else None)
-    admitted, claims = sound, claimed[sound]  # if all of them will be admitted
-    limit = _limit(claims, sample_cap)
-    counted = np.minimum(claims, limit)
-    look = first_look(matrix, wanted(matrix, counted, len(clients) - len(sound)))
-    if look.norms is None:
-        fit = _fit(look.magnitudes, sound, reasons)
-        admitted, look = sound[fit], look.of(fit)
-        _someone(admitted, reasons)
-        counters = counters if fit.all() else counters.take(np.flatnonzero(fit))
-        matrix = (matrix if fit.all() else matrix.take(np.flatnonzero(fit))).scaled(look.magnitudes)
-        claims = claimed[admitted]
-        limit = _limit(claims, sample_cap)
-        counted = np.minimum(claims, limit)
+    if columns is not None:
+        matrix = Updates(_sources_of(columns), len(sound))
+    else:
+        sources, everyone = _sources(updates, sound), len(sound) == len(clients)
+        several = not hasattr(sources[0].rows, "dtype")  # They are the sound clients' alone.
+        matrix = _kind_of(updates)(sources, len(sound), clients=None if everyone or several else sound)
+    chosen_leaves = [leaves[0]] if alike else [leaves[i] for i in sound.tolist()]
+    return Sent(
+        updates=matrix,
+        sound=sound,
+        claimed=claimed,
+        cap=sample_cap,
+        reasons=tuple(reasons),
+        counters=counters,
+        templates=[like] if like is not None else [clients[i] for i in ([sound[0]] if alike else sound)],
+        dtypes=[[dtype_name(leaf.array) for leaf in own] for own in chosen_leaves if own is not None],
+    )
+
+
+def admit(sent: Sent, wanted: Wanted, *, around_zero: bool = False) -> Admission:
+    """Read all numbers once, and reject the clients whose numbers cannot be used.
+
+    wanted       what else this pass should find
+    around_zero  whether the rule looks from 0, so that nothing is to be subtracted
+    """
+    matrix, reasons, fit = sent.updates, list(sent.reasons), np.ones(len(sent.sound), dtype=bool)
+    look = first_look(matrix, wanted, around_zero=around_zero)
+    if not look.usable:
+        magnitudes = matrix.sum(loops.largest, join=np.maximum)
+        fit = _fit(magnitudes, sent.sound, reasons)
+        _someone(sent.sound[fit], reasons)
+        chosen = matrix if fit.all() else matrix.take(np.flatnonzero(fit))
+        scaled = chosen.scaled(magnitudes[fit])
+        known = look if fit.all() else look.of(fit)
+        known = known if scaled is chosen and known is not None and known.is_finite else None
+        matrix = scaled
+        anew = _anew(wanted, everyone=bool(fit.all()))
+        look = first_look(matrix, anew, around_zero=around_zero) if known is None else known
+    admitted = sent.sound[fit]
+    claims = sent.claimed[admitted]
+    limit = _limit(claims, sent.cap)
     for i in admitted[claims > limit].tolist():
-        reasons[i] = f"samples {claimed[i]:g} capped at {limit:g}"
-    template = like
-    if like is None:
-        template = clients[int(admitted[0])] if alike else _most_usual([clients[i] for i in admitted.tolist()])
+        reasons[i] = f"samples {sent.claimed[i]:g} capped at {limit:g}"
+    several = len(sent.dtypes) > 1
     return Admission(
         updates=matrix,
         look=look,
         admitted=admitted,
-        samples=counted,
-        claimed=claimed,
+        samples=np.minimum(claims, limit),
+        claimed=sent.claimed,
         reasons=tuple(reasons),
-        counters=counters,
-        template=template,
-        dtypes=_dtypes(leaves, [0] if alike else admitted.tolist()),
+        counters=sent.counters if fit.all() else sent.counters.take(np.flatnonzero(fit)),
+        template=_most_usual([t for t, one in zip(sent.templates, fit, strict=True) if one])
+        if len(sent.templates) == len(fit)
+        else sent.templates[0],
+        dtypes=_most_dtypes([own for own, one in zip(sent.dtypes, fit, strict=True) if one] if several else sent.dtypes),
     )
+
+
+def _anew(wanted: Wanted, *, everyone: bool) -> Wanted:
+    """What is wanted of a second pass, where the first one could not be used.
+
+    Weights that were for all clients, or were found from a sample whose numbers cannot be squared, mean nothing any more.
+    """
+    sampled = isinstance(wanted, Centre) and wanted.sample is not None
+    return None if sampled or (isinstance(wanted, Centre | Columnwise) and not everyone) else wanted
 
 
 def _apart(expected: Signature, columns: list[list[Any]]) -> tuple[list[list[Any]], Counters]:
@@ -270,31 +345,45 @@ def _clients(updates: object) -> Sequence[Any]:
 
 
 def _columns(clients: Sequence[Any]) -> list[list[Any]] | None:
-    """Each array of the model for all clients; None unless all sent arrays of NumPy of one structure, shape and dtype.
+    """Each array of the model for all clients, as NumPy views; None unless all sent arrays of one library, structure, shape
+    and dtype.
 
     Most rounds are like this: an array is then looked at for all clients at once, in a fifth of the time that it takes to look
     at each client by itself.
     """
     kinds = set(map(type, clients))
-    if len(kinds) > 1 or not kinds <= {np.ndarray, dict, OrderedDict, list, tuple}:
+    if len(kinds) > 1 or kinds & {str, bytes}:
         return None
-    if kinds == {np.ndarray}:
-        columns = [list(clients)]
-    else:
-        try:
+    try:
+        if kinds <= {dict, OrderedDict, list, tuple}:
             paths = [path for path, _ in flatten(clients[0])]
             if not paths or any(len(path) != 1 for path in paths) or set(map(len, clients)) != {len(paths)}:
                 return None
             columns = [list(map(itemgetter(key), clients)) for (key,) in paths]
-        except Exception:  # Whoever sent what cannot be read is found when each client is looked at by itself.
-            return None
-    for column in columns:
-        if set(map(type, column)) != {np.ndarray} or not is_plain(column[0]) or kind(column[0]) not in AGGREGABLE:
-            return None
-        forms = list(map(attrgetter("dtype", "shape"), column))
-        if forms.count(forms[0]) < len(forms):
-            return None
-    return columns
+        else:
+            columns = [list(clients)]
+        columns = [_views(column) for column in columns]
+    except Exception:  # Whoever sent what cannot be read is found when each client is looked at by itself.
+        return None
+    sorts = [kind(column[0]) for column in columns]
+    # Bools alone have no mean. Each client is then told so.
+    return None if MASK in sorts and not any(s == "float" and count(c[0]) for s, c in zip(sorts, columns, strict=True)) else columns
+
+
+def _views(column: list[Any]) -> list[Any]:
+    """NumPy views of arrays that are alike; an error where they are not, or are of a kind that needs a closer look."""
+    (library,) = set(map(type, column))
+    if library is not np.ndarray:
+        if not is_array(column[0]) or is_dask(column[0]):
+            raise TypeError
+        column = list(map(library.numpy, column)) if hasattr(library, "numpy") else list(map(host, column))
+    first = column[0]
+    if not is_plain(first) or kind(first) not in (*AGGREGABLE, MASK):
+        raise TypeError
+    forms = list(map(attrgetter("dtype", "shape"), column))
+    if forms.count(forms[0]) < len(forms):
+        raise TypeError
+    return column
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,9 +427,14 @@ class _Walked:
         return leaves
 
 
-def _of_first(update: Any, *, stacked: bool) -> tuple[list[list[Leaf] | None], list[Signature | None]]:
+def _of_first(
+    update: Any, columns: list[list[Any]] | None
+) -> tuple[list[list[Leaf] | None], list[Signature | None]]:
     """The arrays of the first update and their signature, which stand for all: those of all clients are alike."""
-    first = [Leaf((), update)] if stacked else flatten(update)
+    if columns is None:
+        first = [Leaf((), update)]
+    else:
+        first = [Leaf(leaf.path, column[0]) for leaf, column in zip(flatten(update), columns, strict=True)]
     return [first], [signature(first)]
 
 
@@ -472,7 +566,7 @@ def _small(sources: list[Source], m: int) -> list[bool]:
     All of them where there are few numbers; otherwise those that stay in cache, if they are few beside the others.
     """
     numbers = m * sum(source.size for source in sources)
-    if any(source.costly_to_read for source in sources):
+    if any(source.is_stored for source in sources):
         return [False] * len(sources)
     if numbers <= LITTLE:
         return [True] * len(sources)
@@ -501,10 +595,9 @@ def _kind_of(updates: object) -> type[Updates]:
     return ClusterUpdates
 
 
-def _dtypes(leaves: list[list[Leaf] | None], admitted: list[int]) -> list[str]:
-    """For each array of the model, the dtype in which most admitted clients sent it."""
-    chosen = [own for i in admitted if (own := leaves[i]) is not None]
-    return [_ranking([dtype_name(own[k].array) for own in chosen])[0][0] for k in range(len(chosen[0]))]
+def _most_dtypes(names: list[list[str]]) -> list[str]:
+    """For each array of the model, the dtype in which most clients sent it."""
+    return [_ranking(list(column))[0][0] for column in zip(*names, strict=True)]
 
 
 def _ranking(values: list[Value]) -> list[tuple[Value, int]]:

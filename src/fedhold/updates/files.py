@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fedhold.errors import listed, visible
-from fedhold.kernels import to_host, widened
+from fedhold.kernels import BFLOAT16, to_host, widened
 from fedhold.storage import whole_file
 
 __all__ = [
@@ -115,11 +115,10 @@ class StoredArray:
         raw = out if direct else np.empty(len(out), stored)
         self._fill(raw.view(np.uint8).data, self.offset + start * stored.itemsize)
         if self.code == "bfloat16":
-            out[:] = widened(raw.astype(np.uint16, copy=False), brain=True)
+            out[:] = widened(raw.astype(np.uint16, copy=False).view(BFLOAT16))
         elif stored.kind == "b":
-            out[:] = (
-                raw.view(np.uint8) != 0
-            )  # A file may hold any byte; what NumPy makes of those beyond 0 and 1 is not defined.
+            # A file may hold any byte; what NumPy makes of those beyond 0 and 1 is not defined.
+            out[:] = raw.view(np.uint8) != 0
         elif not direct:
             out[:] = to_host(raw, None)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BFLOAT16", "LARGEST_BFLOAT16", "bits_of", "is_narrow", "narrowed", "wide", "widened"]
+__all__ = ["BFLOAT16", "LARGEST_BFLOAT16", "is_half", "narrowed", "widened"]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: these are its bits, under its name.
 LARGEST_BFLOAT16, LARGEST_FLOAT16 = (2 - 2.0**-7) * 2.0**127, float(np.finfo(np.float16).max)
@@ -16,39 +16,29 @@ BEYOND = np.float32(65536)
 EXPONENT = np.uint32(0x7F800000)  # that of a float32 that is not finite
 
 
-def is_narrow(dtype: Any) -> bool:
+def is_half(dtype: Any) -> bool:
     """Whether `widened` takes a dtype of NumPy: float16 or BFLOAT16, in the machine's own order of bytes."""
     return bool(dtype in (np.float16, BFLOAT16))
 
 
-def bits_of(array: NDArray[Any]) -> NDArray[np.uint16]:
-    """A view of the bits of an array of 2 bytes per number."""
-    return array.view(np.uint16)
-
-
-def widened(bits: NDArray[np.uint16], *, brain: bool) -> NDArray[np.float32]:
-    """The numbers with these bits, of a bfloat16 (`brain`) or a float16, exactly; NumPy's own cast takes six times as long.
+def widened(numbers: NDArray[Any]) -> NDArray[Any]:
+    """float16 or BFLOAT16 numbers as float32, exactly; others as they are. NumPy's own cast takes six times as long.
 
     A bfloat16 is the upper half of a float32. A float16 has a sign, 5 bits of exponent and 10 of digits, where float32 has 8
     and 23. Shifted by 13 bits, the digits are in place and the exponent is too small by 127 - 15, which a product sets right,
     also for numbers below the least normal one.
     """
-    wide = bits.astype(np.uint32) if brain else bits.view(np.int16).astype(np.int32)
-    if brain:
-        wide <<= np.uint32(16)
-        return wide.view(np.float32)
-    wide <<= np.int32(13)
-    wide &= np.int32(-0x70000001)  # The sign, which the cast has copied to the three highest bits of the exponent, too.
-    numbers: NDArray[np.float32] = wide.view(np.float32)
-    numbers *= np.float32(2.0**112)
-    if numbers.size and max(numbers.max(), -numbers.min()) >= BEYOND:
-        wide.view(np.uint32)[np.abs(numbers) >= BEYOND] |= EXPONENT
-    return numbers
-
-
-def wide(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Numbers that may be float16 or BFLOAT16, as float32 then; others as they are."""
-    return widened(bits_of(numbers), brain=numbers.dtype == BFLOAT16) if is_narrow(numbers.dtype) else numbers
+    if not is_half(numbers.dtype):
+        return numbers
+    if numbers.dtype == BFLOAT16:
+        return np.left_shift(numbers.view(np.uint16), 16, dtype=np.uint32).view(np.float32)
+    bits = np.left_shift(numbers.view(np.int16), 13, dtype=np.int32)
+    bits &= np.int32(-0x70000001)  # The sign, which the cast has copied to the three highest bits of the exponent, too.
+    wide: NDArray[np.float32] = bits.view(np.float32)
+    wide *= np.float32(2.0**112)
+    if wide.size and max(wide.max(), -wide.min()) >= BEYOND:
+        bits.view(np.uint32)[np.abs(wide) >= BEYOND] |= EXPONENT
+    return wide
 
 
 def narrowed(numbers: NDArray[np.float32], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -1,0 +1,115 @@
+"""Order statistics of the columns of a tile: median, trimmed mean, mean around either.
+
+Few clients run through a sorting network whose comparators are np.minimum and np.maximum of whole rows, cut down to what the
+ranks in question depend on. Many are transposed, so that every column is a row, and sorted by SIMD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from fedhold.kernels.arrays import Block
+
+__all__ = ["mean_around_median", "mean_around_trimmed_mean", "median", "trimmed_mean"]
+
+NETWORK = 48  # clients. Up to so many, a network takes less time than transposing and sorting.
+
+
+def median(tile: Block) -> Block:
+    """The middle value of every column, or the mean of the two middle ones."""
+    m = len(tile)
+    return _centre(_ranked(tile, (m - 1) // 2, m // 2))
+
+
+def trimmed_mean(tile: Block, f: int) -> Block:
+    """The mean of every column without its f smallest and f largest values."""
+    return _mean(_ranked(tile, f, len(tile) - 1 - f))
+
+
+def mean_around_median(tile: Block, keep: int) -> Block:
+    """The mean of the `keep` values of every column nearest to its median; of two that are equally near, the lower one counts."""
+    m = len(tile)
+    rows = _ranked(tile, 0, m - 1)
+    return _mean_around(_centre(rows[(m - 1) // 2 : m // 2 + 1]), rows, keep)
+
+
+def mean_around_trimmed_mean(tile: Block, f: int) -> Block:
+    """The mean of the m - f values nearest to the mean without the f smallest and the f largest values."""
+    m = len(tile)
+    rows = _ranked(tile, 0, m - 1)
+    return _mean_around(_mean(rows[f : m - f]), rows, m - f)
+
+
+def _centre(rows: Sequence[Block]) -> Block:
+    """The mean of one row or two; each is halved first, because a sum near the largest float overflows."""
+    return rows[0].astype(np.float64) / 2 + rows[-1].astype(np.float64) / 2
+
+
+def _mean(rows: Sequence[Block]) -> Block:
+    """The mean of sorted rows: differences to the lowest are added up, which loses no digits to a common offset."""
+    lowest = rows[0]
+    if isinstance(rows, np.ndarray):  # Its columns are contiguous: a product adds them up.
+        away = rows.T - lowest[:, None]
+        return lowest + (away @ np.full(len(rows), 1 / len(rows), rows.dtype)).astype(np.float64)
+    total = np.zeros(len(lowest))
+    for row in rows[1:]:
+        total += row - lowest
+    return lowest + total / len(rows)
+
+
+def _mean_around(centre: Block, rows: Sequence[Block], keep: int) -> Block:
+    """The mean of the `keep` values nearest to the centre, which are consecutive among the sorted ones."""
+    # In float64, equal distances do not come from rounding.
+    m, away = len(rows), [row - centre for row in rows]
+    # The window begins one row later for every row that comes in nearer than the one that goes.
+    low = np.zeros(len(centre), np.intp)
+    for first, after in zip(away, away[keep:], strict=False):
+        low += after < -first
+    total = np.zeros(len(centre))
+    for k, row in enumerate(away):  # Rows outside the window may be huge, and are not to be added and taken off again.
+        outside = (low > k) if k < m - keep else False
+        outside = outside | (low + keep <= k) if k >= keep else outside
+        total += row if outside is False else np.where(outside, 0.0, row)
+    mean: Block = centre + total / keep
+    return mean
+
+
+def _ranked(tile: Block, first: int, last: int) -> Sequence[Block]:
+    """The rows of ranks first to last, in order, of a tile whose columns are sorted."""
+    m = len(tile)
+    if m > NETWORK:
+        turned = np.array(tile.T, order="C")
+        turned.sort(axis=1)
+        ranked: Block = turned.T[first : last + 1]
+        return ranked
+    *rows, spare = np.concatenate([tile, tile[:1]])
+    for a, b in _network(m, first, last):
+        low, high = rows[a], rows[b]
+        np.minimum(low, high, out=spare)
+        np.maximum(low, high, out=high)
+        rows[a], spare = spare, low
+    return rows[first : last + 1]
+
+
+@cache
+def _network(m: int, first: int, last: int) -> list[tuple[int, int]]:
+    """The comparators of Batcher's odd-even merge sort of m rows that the ranks first to last depend on.  Batcher 1968."""
+    comparators, p = list[tuple[int, int]](), 1
+    while p < m:
+        k = p
+        while k >= 1:
+            for j in range(k % p, m - k, 2 * k):
+                for i in range(j, j + min(k, m - j - k)):
+                    if i // (2 * p) == (i + k) // (2 * p):
+                        comparators.append((i, i + k))
+            k //= 2
+        p *= 2
+    needed, kept = set(range(first, last + 1)), list[tuple[int, int]]()
+    for a, b in reversed(comparators):
+        if a in needed or b in needed:
+            kept.append((a, b))
+            needed |= {a, b}
+    return kept[::-1]

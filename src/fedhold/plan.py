@@ -1,0 +1,64 @@
+"""Every decision about what reading costs, in one value: what the first pass over the data finds beside its check.
+
+| threshold | value | what was measured |
+|---|---|---|
+| FEW | 64 clients | products of all pairs take less time than the three to five passes of a solve |
+| SEVERAL (fedhold.geometry) | 128 clients | the same for rules that need directions, too |
+| PAIRED | 1,500 clients | in files or on a cluster: products of all pairs take under 60 MB, and save five passes or more |
+| MAX_PAIRED (fedhold.geometry) | 4,096 clients | all pairs are 134 MB; beyond, some rows of them are there at a time |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedhold.geometry import MAX_PAIRED, SEVERAL, Geometry
+from fedhold.spec import Stage
+from fedhold.updates import AllPairs, Sent, Wanted
+
+__all__ = ["Plan", "plan_for"]
+
+FEW, PAIRED = 64, 1500
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the data is read.
+
+    wanted       what the first pass finds beside its check
+    around_zero  whether a stage looks from 0, so that no client is subtracted from the others
+    """
+
+    wanted: Wanted
+    around_zero: bool
+
+
+def plan_for(stages: Sequence[Stage], sent: Sent) -> Plan:
+    """The plan for a call. A call that no clients could have made valid is an error here, before anything is read."""
+    rows = len(sent.reasons)
+    for stage in stages:
+        rows = stage.check(rows)
+    return Plan(_wanted(stages, sent), any(stage.declared.from_zero for stage in stages))
+
+
+def _wanted(stages: Sequence[Stage], sent: Sent) -> Wanted:
+    updates, m = sent.updates, sent.updates.m
+    *mixings, final = stages
+    by_columns = final.declared.view == "columns"
+    if by_columns and not mixings and not final.takes("rng"):
+        everyone = final.among(m, sent.rejected)  # The row counts only if all of these clients are admitted.
+        try:
+            rule: Wanted = everyone.function(Geometry(updates, np.ones(m)), **everyone.parameters)
+        except ValueError:  # The rule raises it again when it runs on the admitted clients.
+            return None
+        return rule
+    in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else FEW
+    saves_passes = m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
+    few_pairs = m <= MAX_PAIRED or updates.costly_to_read
+    if saves_passes or (few_pairs and any(stage.declared.pairs for stage in stages)):
+        return AllPairs()
+    begins = final.declared.begins
+    return None if begins is None or mixings else begins(updates, sent.samples)

@@ -1,0 +1,466 @@
+"""The admitted clients' updates as an m x d matrix that is never built: it is read tile by tile, by several threads.
+
+A tile is some columns of all clients, as an (m, w) array of float32 or float64 that stays in cache while a loop works on it. It
+is a view where the clients came as one matrix, and gathered from their arrays otherwise. Sums are added up in the order of the
+columns, so the same input gives the same bits, however many threads there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from fedhold.kernels import (
+    Block,
+    Matrix,
+    Vector,
+    between,
+    compute_dtype,
+    dtype_name,
+    largest,
+    middle,
+    shared,
+    thread_count,
+    to_host,
+)
+from fedhold.updates.files import StoredArray
+
+__all__ = ["DOUBLE_ROOM", "SINGLE_ROOM", "TILE", "Columns", "Source", "Updates", "exponents_of"]
+
+TILE = 2**18  # numbers of a tile, which stay in a core's cache together with a copy of them
+GATHERED = 2**19  # the same where rows are copied one by one, each of which takes a fraction of a microsecond
+TURNED = 256  # columns of a Fortran-order matrix that are copied at a time
+STORED = 2**28  # bytes that all threads gather at a time where clients came as files: 256 KiB from each of 500
+PARTS = 8  # Each thread takes this part of all tiles at a time.
+SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
+SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
+DOUBLE_ROOM = 400  # the same for float64
+SINGLE, DOUBLE = 2.0**-23, 2.0**-52  # the relative rounding errors of float32 and float64
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One array of the model for all clients.
+
+    rows   an (m, size) array, or m arrays of that size
+    size   how many numbers the array has for one client
+    dtype  what it is read as
+    axes   the order of its axes in which it is read; None: as they come. A rule does not care in which order columns come, and
+           where most clients' arrays lie in memory in another order than that of their axes, they are read in that order
+    """
+
+    rows: Any
+    size: int
+    dtype: type[np.float32] | type[np.float64]
+    axes: tuple[int, ...] | None = None
+
+    @staticmethod
+    def of(rows: Any, size: int) -> Source:
+        """A source that is read in float32 where no client's dtype has more digits."""
+        if hasattr(rows, "dtype"):
+            return Source(rows, size, compute_dtype(dtype_name(rows)))
+        alike = len(set(map(attrgetter("dtype"), rows))) == 1
+        names = {dtype_name(rows[0])} if alike else {dtype_name(row) for row in rows}
+        wide = any(compute_dtype(name) is np.float64 for name in names)
+        axes = _axes_in_memory(rows)
+        ordered = rows if axes is None else [row.transpose(axes) for row in rows]
+        return Source([_flat(row) for row in ordered], size, np.float64 if wide else np.float32, axes)
+
+    def fill(self, out: Block, start: int, stop: int, clients: NDArray[np.intp] | None) -> None:
+        """Copy columns start to stop of the given clients (None: all of them) to `out`."""
+        if hasattr(self.rows, "dtype"):
+            for low in range(start, stop, TURNED if _in_columns(self.rows) else stop - start):
+                part = self.rows[:, low : min(low + TURNED, stop)] if _in_columns(self.rows) else self.rows[:, start:stop]
+                part = part if clients is None else part[clients]
+                out[:, low - start : low - start + part.shape[1]] = to_host(part, None)
+            return
+        chosen: Iterable[Any] = self.rows if clients is None else [self.rows[i] for i in clients]
+        for row, array in zip(out, chosen, strict=True):
+            if isinstance(array, StoredArray):
+                array.read(start, row)
+            elif type(array) is np.ndarray and array.ndim == 1 and array.dtype.itemsize != 2:
+                row[:] = array[start:stop]
+            else:
+                row[:] = to_host(between(array, start, stop), None)
+
+    def in_order(self, numbers: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        """Numbers in the order in which they are read, in that of the axes of an array of this shape."""
+        if self.axes is None:
+            return numbers
+        as_read = numbers.reshape([shape[axis] for axis in self.axes])
+        return as_read.transpose(np.argsort(self.axes)).reshape(-1)
+
+    def as_read(self, array: NDArray[Any]) -> NDArray[Any]:
+        """One client's array in the order in which its numbers are read."""
+        return array.reshape(-1) if self.axes is None else array.transpose(self.axes).reshape(-1)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether every pass reads files."""
+        return isinstance(self.rows, list) and isinstance(self.rows[0], StoredArray)
+
+
+def _flat(array: Any) -> Any:
+    """An array as one row where that takes no copy; otherwise as it is."""
+    return array.reshape(-1) if isinstance(array, np.ndarray) and array.flags.c_contiguous else array
+
+
+def _in_columns(matrix: Any) -> bool:
+    """Whether a column lies together in memory, and a row apart."""
+    return isinstance(matrix, np.ndarray) and 0 < matrix.strides[0] < matrix.strides[1]
+
+
+def _axes_in_memory(arrays: Sequence[Any]) -> tuple[int, ...] | None:
+    """The order of axes in which most of these arrays are contiguous in memory; None where it is that of the axes."""
+    if not all(isinstance(array, np.ndarray) for array in arrays) or arrays[0].ndim < 2:
+        return None
+    if all(map(attrgetter("flags.c_contiguous"), arrays)):
+        return None
+    as_they_come = tuple(range(arrays[0].ndim))
+    orders = Counter(
+        as_they_come if array.flags.c_contiguous else tuple(np.argsort([-abs(s) for s in array.strides], kind="stable"))
+        for array in arrays
+    )
+    order, often = orders.most_common(1)[0]
+    return None if orders[as_they_come] == often else tuple(map(int, order))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Stands for the numbers of columns, from the first one on."""
+
+    first: int = 0
+
+    def __getitem__(self, at: slice) -> slice:
+        return slice(self.first + at.start, self.first + at.stop)
+
+    def part(self, at: slice) -> Columns:
+        """Those from the start of a slice on."""
+        return Columns(self.first + at.start)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Columns start to stop of all clients, and the pieces of sources that they consist of: (source, from, to)."""
+
+    start: int
+    stop: int
+    pieces: tuple[tuple[Source, int, int], ...]
+
+    @property
+    def at(self) -> slice:
+        """The columns as a slice."""
+        return slice(self.start, self.stop)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The updates of m clients, or m rows that a mixture makes from them.
+
+    sources   one per array of the model
+    m         how many rows there are
+    clients   which rows of the sources are read (None: all of them)
+    wide      whether float32 data is read as float64
+    base      every number is read times 2**base, so that numbers too large or too small to be squared come near 1
+    mixture   the rows are mixture @ X (None: they are the clients themselves)
+    """
+
+    sources: tuple[Source, ...]
+    m: int
+    clients: NDArray[np.intp] | None = None
+    wide: bool = False
+    base: int = 0
+    mixture: Matrix | None = None
+
+    @cached_property
+    def d(self) -> int:
+        """How many numbers an update has."""
+        return sum(source.size for source in self.sources)
+
+    @property
+    def costly_to_read(self) -> bool:
+        """Whether a pass over the data costs more than any computation with it, because it reads files or a cluster."""
+        return self.sources[0].is_stored
+
+    @cached_property
+    def dtype(self) -> type[np.float32] | type[np.float64]:
+        """That of a row of d numbers."""
+        single = not self.wide and not self.base and all(source.dtype is np.float32 for source in self.sources)
+        return np.float32 if single else np.float64
+
+    @property
+    def resolution(self) -> float:
+        """The relative rounding error of one number as it is read."""
+        return SINGLE if not self.wide and any(source.dtype is np.float32 for source in self.sources) else DOUBLE
+
+    # The same updates, read in another way.
+
+    def widened(self) -> Updates:
+        """The same updates, read as float64."""
+        return replace(self, wide=True)
+
+    def reaching(self, *places: Vector) -> Updates:
+        """The same updates, read as float64 where distances to one of the places would overflow float32."""
+        return self.widened() if any(largest(place) > 2.0**SINGLE_ROOM for place in places) else self
+
+    def scaled(self, magnitudes: Vector) -> Updates:
+        """The same updates, read so that sums of squares neither overflow nor vanish, given the rows' magnitudes.
+
+        Numbers that float32 cannot square are read as float64. Where float64 cannot square them either, all are read times
+        one power of two, chosen by the median magnitude, which no minority can move.
+        """
+        exponents, typical = exponents_of(magnitudes)
+        if abs(typical) <= SINGLE_ROOM and exponents.max() <= SINGLE_ROOM:
+            return self
+        fits = abs(typical) <= DOUBLE_ROOM and exponents.max() <= DOUBLE_ROOM
+        return replace(self, wide=True, base=0 if fits else -typical)
+
+    def take(self, clients: NDArray[np.intp]) -> Updates:
+        """Only the given rows."""
+        if self.mixture is not None:
+            return replace(self, m=len(clients), mixture=self.mixture[clients])
+        return replace(self, m=len(clients), clients=clients if self.clients is None else self.clients[clients])
+
+    def mixed(self, mixture: Matrix) -> Updates:
+        """The rows mixture @ X."""
+        return replace(self, m=len(mixture), mixture=mixture if self.mixture is None else mixture @ self.mixture)
+
+    def materialised(self) -> Updates:
+        """The rows as one array in memory, for mixtures that are read many times."""
+        rows = np.empty((self.m, self.d), self.dtype)
+        for span in self.spans(TILE):
+            rows[:, span.at] = self.tile(span)
+        return replace(self, sources=(Source.of(rows, self.d),), clients=None, base=0, mixture=None)
+
+    # Vectors of d numbers.
+
+    def zeros(self) -> Vector:
+        """A vector of d zeros."""
+        return np.zeros(self.d)
+
+    def vector(self, arrays: list[Any], dtype: DTypeLike = np.float64) -> Vector:
+        """The arrays of one update as a vector of d numbers."""
+        flat = [to_host(array, None) for array in arrays]
+        if self._in_other_order:
+            flat = [source.as_read(array) for source, array in zip(self.sources, flat, strict=True)]
+        return np.concatenate([array.reshape(-1) for array in flat], dtype=dtype, casting="same_kind")
+
+    def in_order(self, vector: Vector, shapes: list[tuple[int, ...]]) -> Vector:
+        """A vector of d numbers, from the order in which they are read to that of the arrays with these shapes."""
+        if not self._in_other_order:
+            return vector
+        ends = np.cumsum([source.size for source in self.sources])[:-1]
+        parts = zip(self.sources, np.split(vector, ends), shapes, strict=True)
+        return np.concatenate([source.in_order(part, shape) for source, part, shape in parts])
+
+    @property
+    def _in_other_order(self) -> bool:
+        """Whether some arrays are read in another order than that of their axes. One source may hold several arrays else."""
+        return any(source.axes is not None for source in self.sources)
+
+    def rounded(self, vector: Vector) -> Vector:
+        """The vector in the dtypes in which updates are read, so that reading it beside them changes nothing more."""
+        if self.wide or self.base or vector.dtype == np.float32:
+            return vector
+        ends = np.cumsum([source.size for source in self.sources])[:-1]
+        parts = zip(np.split(vector, ends), self.sources, strict=True)
+        return np.concatenate([part.astype(source.dtype).astype(np.float64) for part, source in parts])
+
+    def row(self, client: int) -> Vector:
+        """One client's update."""
+        row, alone = np.empty(self.d, self.dtype), self.take(np.array([client]))
+        for span in alone.spans(TILE):
+            row[span.at] = alone.tile(span)[0]
+        return row
+
+    # Reading.
+
+    def read(
+        self,
+        loop: Callable[..., Any],
+        *vectors: Vector | Columns,
+        minus: Vector | int | None = None,
+        numbers: int = TILE,
+        row: bool = False,
+        join: Callable[[Any, Any], Any] | None = None,
+        threads: int | None = None,
+    ) -> tuple[Any, Vector]:
+        """The sum of loop(tile, *pieces) over all tiles, and the row that the loop's second results make, where it has such.
+
+        loop     a pure function of a tile and of the pieces of the vectors in its columns. It returns float64 arrays, alone or
+                 in a named tuple, which are added up; with `row`, a pair of these and of a piece of the row
+        vectors  of d numbers; `Columns` stands for the numbers of the columns, of which a loop gets a slice
+        minus    what is subtracted from every client first, and added to the row again: a vector, or one of the clients (its
+                 index); None: nothing
+        numbers  how many numbers a tile has
+        join     how the results of two tiles make one; None: they are added up
+        threads  how many threads share the tiles; None: one per core
+
+        No other function touches d numbers of all clients, or knows threads.
+        """
+        spans = self.spans(numbers)
+        written, join = np.empty(self.d if row else 0, self.dtype), join or added
+
+        def part(some: Sequence[Span]) -> Any:
+            total = None
+            with np.errstate(over="ignore", invalid="ignore"):  # It is set here because threads do not inherit it.
+                for span in some:
+                    tile = self.tile(span)
+                    found, piece = _run(loop, tile, _place(tile, minus, span.at), [v[span.at] for v in vectors], row=row)
+                    if piece is not None:
+                        written[span.at] = piece
+                    total = found if total is None else join(total, found)
+            return total
+
+        if len(spans) == 1:
+            return part(spans), written
+        cuts = [len(spans) * k // PARTS for k in range(PARTS + 1)]
+        parts = [spans[low:high] for low, high in zip(cuts, cuts[1:], strict=False) if low < high]
+        return reduce(join, shared(part, parts, threads or thread_count())), written
+
+    def sum(self, loop: Callable[..., Any], *vectors: Vector, **how: Any) -> Any:
+        """The sum alone."""
+        return self.read(loop, *vectors, **how)[0]
+
+    def tile(self, span: Span) -> Block:
+        """The columns of a span. They may be a view: never write to them."""
+        if self._is_view:
+            rows: Block = self.sources[0].rows
+            return rows[:, span.at]
+        wide = any(source.dtype is np.float64 for source, *_ in span.pieces)
+        count = self.m if self.mixture is None else self.mixture.shape[1]
+        tile, place = np.empty((count, span.stop - span.start), np.float64 if wide else np.float32), 0
+        with np.errstate(over="ignore"):  # A longdouble beyond float64 becomes infinite, and its client is rejected.
+            for source, low, high in span.pieces:
+                source.fill(tile[:, place : place + high - low], low, high, self.clients)
+                place += high - low
+        if self.base:
+            tile = np.ldexp(tile.astype(np.float64), self.base)
+        if self.wide:
+            tile = tile.astype(np.float64, copy=False)
+        return tile if self.mixture is None else _mixed(tile, self.mixture)
+
+    def spans(self, numbers: int) -> list[Span]:
+        """The columns to read at a time: large arrays in parts of equal width, neighbouring small ones of one dtype together."""
+        count = self.m if self.mixture is None else max(self.mixture.shape)
+        if self.costly_to_read:
+            numbers = STORED // thread_count() // (4 if self.dtype is np.float32 and self.mixture is None else 16)
+        elif not self._is_view and numbers >= TILE:
+            numbers = max(numbers, GATHERED)
+        width = max(numbers // count, 16)
+        spans, offset = list[Span](), 0
+        for source in self.sources:
+            step = -(-source.size // max(-(-source.size // width), 1) // 16) * 16 or 1
+            for low in range(0, source.size, step):
+                high, last = min(low + step, source.size), spans[-1] if spans else None
+                piece = (source, low, high)
+                if (
+                    last is not None
+                    and last.pieces[-1][0].dtype is source.dtype
+                    and offset + high - last.start <= width
+                ):
+                    spans[-1] = Span(last.start, offset + high, (*last.pieces, piece))
+                else:
+                    spans.append(Span(offset + low, offset + high, (piece,)))
+            offset += source.size
+        return spans
+
+    def sample(self, columns: int) -> Block:
+        """About this many columns, in short runs spread evenly over all of them."""
+        if self.d <= 2 * columns:
+            return np.concatenate([self.tile(span) for span in self.spans(TILE)], axis=1)
+        width = min(SAMPLE_RUN, columns)
+        runs, last = columns // width, self.d - width
+        starts = [k * last // max(runs - 1, 1) for k in range(runs)]
+        return self._joined([(start, start + width) for start in starts])
+
+    def columns(self, chosen: NDArray[np.intp]) -> Block:
+        """The chosen columns (in rising order), in float64."""
+        wide, parts = self.widened(), []
+        for span in wide.spans(TILE):
+            inside = chosen[(chosen >= span.start) & (chosen < span.stop)]
+            if len(inside):
+                parts.append(wide.tile(span)[:, inside - span.start])
+        return np.concatenate(parts, axis=1)
+
+    def _joined(self, spans: list[tuple[int, int]]) -> Block:
+        """The columns of several spans, side by side."""
+        return np.concatenate([self.tile(self._span(*span)) for span in spans], axis=1)
+
+    def _span(self, start: int, stop: int) -> Span:
+        pieces, offset = list[tuple[Source, int, int]](), 0
+        for source in self.sources:
+            low, high = max(start - offset, 0), min(stop - offset, source.size)
+            if low < high:
+                pieces.append((source, low, high))
+            offset += source.size
+        return Span(start, stop, tuple(pieces))
+
+    @cached_property
+    def _is_view(self) -> bool:
+        """Whether tiles are views of one matrix, so that none of them costs memory."""
+        source, *others = self.sources
+        rows = source.rows
+        as_it_is = isinstance(rows, np.ndarray) and rows.dtype == source.dtype and rows.flags.aligned
+        as_it_is = as_it_is and rows.strides[1] == rows.itemsize and self.clients is None
+        return as_it_is and not (others or self.wide or self.base) and self.mixture is None
+
+
+def _place(tile: Block, minus: Vector | int | None, at: slice) -> Block | None:
+    """What is subtracted from the clients in these columns."""
+    return None if minus is None else tile[minus] if isinstance(minus, int) else minus[at]
+
+
+def _run(
+    loop: Callable[..., Any], tile: Block, place: Block | None, pieces: Sequence[Any], *, row: bool
+) -> tuple[Any, Block | None]:
+    """What a loop finds in a tile less a place; and its piece of the row, as seen from 0."""
+    around = tile if place is None else np.subtract(tile, place, dtype=tile.dtype, casting="same_kind")
+    found = loop(around, *pieces)
+    if not row:
+        return found, None
+    found, piece = found
+    return found, piece if place is None else piece + place
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _mixed(tile: Block, mixture: Matrix) -> Block:
+    """mixture @ tile, in the precision of the tile.
+
+    Where every client is in one row at most (buckets, batches, shortened updates), rows are sums of their members in float64:
+    a huge client costs only its own row its digits. Otherwise the row with the largest share is subtracted first, because
+    rounding an offset that all share would hide what they differ by.
+    """
+    used = mixture != 0
+    if used.sum(axis=0).max() <= 1 and used.any(axis=1).all():
+        rows, members = np.nonzero(used)
+        parts = tile[members] * mixture[rows, members, None]
+        return np.add.reduceat(parts, np.flatnonzero(np.diff(rows, prepend=-1)), axis=0).astype(tile.dtype, copy=False)
+    if tile.dtype == np.float32 and np.allclose(mixture.sum(axis=1), 1, rtol=0, atol=1e-9):
+        common = tile[int(mixture.sum(axis=0).argmax())]
+        mixed: Block = mixture.astype(tile.dtype) @ (tile - common) + common
+        if np.isfinite(mixed).all():
+            return mixed
+    return (mixture @ tile.astype(np.float64)).astype(tile.dtype, copy=False)
+
+
+def added(mine: Any, other: Any) -> Any:
+    """The sum, field by field. The arrays of `mine` are overwritten."""
+    if isinstance(mine, tuple):
+        return mine._make(map(added, mine, other))  # type: ignore[attr-defined]
+    return None if mine is None else np.add(mine, other, out=mine) if isinstance(mine, np.ndarray) else mine + other
+
+
+def exponents_of(magnitudes: Vector) -> tuple[NDArray[np.intc], int]:
+    """Every row's binary exponent, and the median one. A row of zeros has none, and gets the median."""
+    some = magnitudes > 0
+    exponents = np.frexp(magnitudes)[1]
+    typical = int(middle(exponents[some])) if some.any() else 0
+    return np.where(some, exponents, typical), typical
