@@ -102,11 +102,12 @@ def word_among(value: object, name: str, words: Sequence[str]) -> None:
         raise ValueError(unknown(f"value for {name}:", str(value), words))
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The message for an unknown name: it offers the nearest known one, and lists all of them."""
+def unknown(what: str, name: str, known: Iterable[str], meant: str | None = None) -> str:
+    """The message for an unknown name: it offers the one that was meant, by default the nearest, and lists all of them."""
     words = sorted(known)
-    near = difflib.get_close_matches(name, words, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    if meant is None:
+        meant = next(iter(difflib.get_close_matches(name, words, n=1)), "")
+    hint = f" Did you mean {meant!r}?" if meant else ""
     return f"unknown {what} {name!r}.{hint} Known: {listed(words)}."
 
 

@@ -236,7 +236,7 @@ GOOD = 'data = "synthesized"\nrule = "mean"\n'
         (GOOD + "seeds = 1000000000000", "at most 1000000 experiments"),
         (GOOD + "seeds = 2000\nstep = " + str([0.1] * 2000), "at most 1000000 experiments; met experiments = 4000000"),
         ('data = "mnist"\nrule = "krum(f=1.5)"', "f must be an integer, got 1.5"),
-        ('data = "mnist"\nrule = "rsa(penalty=x)"', "cannot read the rule 'rsa(penalty=x)'"),
+        ('data = "mnist"\nrule = "rsa(penalty=x)"', "cannot read 'x'. Write a number"),
         ('data = "mnist"\nrule = "rsa(penalty=' + "-" * 5000 + '1)"', "cannot read the rule"),
     ],
 )

@@ -25,7 +25,7 @@ from fedhold.lab.experiment import LOOP_OPTIONS, Experiment, Option, liars
 from fedhold.lab.knowledge import reads_server
 from fedhold.lab.results import Store
 from fedhold.lab.runner import run_cells
-from fedhold.spec import FROM_CALL, MIXINGS, RULES, function_named, parse, written
+from fedhold.spec import FROM_CALL, MIXINGS, RULES, Part, function_named, parse
 
 CLIENTS = 25  # bulyan's m >= 4f + 3 holds up to 20 % of liars, krum's m >= 2f + 3 up to 40 %
 EPSILONS = (0.1, 0.2, 0.3, 0.4)
@@ -295,7 +295,7 @@ def _rules() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
 
 def _searches(attack: str) -> bool:
     """Whether an attack tries its lies on the server's rule."""
-    return reads_server(function_named(written(attack, "attack").name, "attack", ATTACKS))
+    return reads_server(function_named(Part.read(attack, "attack").name, "attack", ATTACKS))
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -315,5 +315,5 @@ def _texts(parts: Mapping[str, Any], name: str) -> list[str]:
         if not isinstance(text, str):
             raise ValueError(f"{name} must be text in quotes, or a list of texts, got {given!r}.")
         if name == "attack":
-            function_named(written(text, name).name, name, ATTACKS)
+            function_named(Part.read(text, name).name, name, ATTACKS)
     return texts

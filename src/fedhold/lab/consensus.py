@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from fedhold.lab.federation import Adversary, Federated, Round, check_loop, eval
 from fedhold.lab.knowledge import Attack, Mask
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Shards, Task
-from fedhold.spec import UNREADABLE
+from fedhold.spec import Part
 from fedhold.storage import Checkpoint, fingerprint
 
 RSA_OPTIONS = ("batch", "evaluate_every")  # the options of federate() that rsa() has too
@@ -109,20 +108,9 @@ def rsa_parameters(rule: str) -> dict[str, Any] | None:
     >>> rsa_parameters("rsa(penalty=0.01, decay=0.1)")
     {'penalty': 0.01, 'decay': 0.1}
     """
-    if not rule.strip().startswith("rsa"):
+    if rule.partition("(")[0].strip() != "rsa":
         return None
-    try:
-        call = ast.parse(rule.strip(), mode="eval").body
-    except UNREADABLE:
-        return None
-    words = call.keywords if isinstance(call, ast.Call) and not call.args else []
-    name = call.func if isinstance(call, ast.Call) else call
-    if not isinstance(name, ast.Name) or name.id != "rsa":
-        return None
-    try:
-        given = {str(word.arg): ast.literal_eval(word.value) for word in words}
-    except UNREADABLE:
-        raise ValueError(f"cannot read the rule {rule!r}. Write rsa(penalty=0.01), say.") from None
+    given = dict(Part.read(rule, "rule").parameters)
     for word in given:
         if word not in ("penalty", "decay"):
             raise TypeError(f"rsa: {unknown('parameter', word, ['penalty', 'decay'])}")

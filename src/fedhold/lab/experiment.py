@@ -5,7 +5,6 @@ Data, partition, attack and model are written as rules are, "dirichlet(alpha=0.1
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import inspect
 import json
@@ -25,7 +24,7 @@ from fedhold.lab.federation import check_loop
 from fedhold.lab.knowledge import reads_server, reads_thresholds
 from fedhold.lab.partition import PARTITIONS
 from fedhold.lab.scenarios import DATA, MODELS, PASSED, WITHOUT_TORCH, clients_of, cost_of
-from fedhold.spec import Written, function_named, name_of, parse, written
+from fedhold.spec import Part, function_named, name_of, parse
 from fedhold.thresholds import threshold_function
 
 # The version of keys and result files. Raise it when the same experiment would give other numbers, bit by bit.
@@ -250,7 +249,7 @@ class Options:
         keep_weights = bool(loop.pop("keep_weights", False))
         if isinstance(text := given["attack"].get("threshold"), str):
             try:
-                given["attack"]["threshold"] = written(f"T(threshold={text})", "threshold").parameters["threshold"]
+                given["attack"]["threshold"] = Part.read(f"T(threshold={text})", "threshold").parameters["threshold"]
             except (TypeError, ValueError) as problem:
                 raise ValueError(f"attack_threshold: {problem}") from None
         return cls(loop=loop, keep_weights=keep_weights, **given)
@@ -291,29 +290,18 @@ def _unfold(experiment: Experiment) -> None:
             continue
         if not isinstance(text, str):
             raise TypeError(f"{field} must be a text or a function, got {text!r}.")
-        call = written(text, field)
-        object.__setattr__(experiment, field, call.name)
-        for name, value in _parameters_in(call).items():
+        part = Part.read(text, field, literal=True)
+        object.__setattr__(experiment, field, part.name)
+        for name, value in part.parameters.items():
             option = name if field == "data" else f"{field}_{name}"
             if place_of(option) != (field, name):
                 raise ValueError(
-                    f"{call.name}: an option of the run is called {name}, too. Give the parameter another name."
+                    f"{part.name}: an option of the run is called {name}, too. Give the parameter another name."
                 )
             remedy = f"Leave it out of the options: {text!r} says it."
             require(option not in options, option, needs="to be given once", remedy=remedy, given=options.get(option))
-            options[option] = value
+            options[option] = _plain(value)
     object.__setattr__(experiment, "options", tuple(sorted(options.items())))
-
-
-def _parameters_in(call: Written) -> dict[str, Option]:
-    """The parameters of a call as options, which are plain values: a threshold such as by_samples(0, 2) stays a text."""
-    found: dict[str, Option] = {}
-    for name, node in call.arguments.items():
-        try:
-            found[name] = _plain(ast.literal_eval(node))
-        except ValueError:
-            found[name] = call.texts[name]
-    return found
 
 
 def _shown(name: str, value: Option) -> str:

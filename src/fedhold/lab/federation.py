@@ -24,7 +24,7 @@ from fedhold.lab.knowledge import Attack, Knowledge, Lies, Mask, Server, check_m
 from fedhold.lab.poisons import Poisoned, is_poison
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Measurable, Shards, Task
-from fedhold.spec import function_named, parse, written
+from fedhold.spec import Part, function_named, parse
 from fedhold.storage import Checkpoint, fingerprint
 from fedhold.thresholds import Threshold, follows_distances, threshold_function
 
@@ -328,8 +328,8 @@ class Adversary:
             require(False, "attack", needs="byzantine, the clients that lie", remedy=remedy, attack=attack)
         own = dict(parameters or {})
         if isinstance(attack, str):
-            call = written(attack, "attack")
-            function, own = function_named(call.name, "attack", ATTACKS), {**call.parameters, **own}
+            part = Part.read(attack, "attack")
+            function, own = function_named(part.name, "attack", ATTACKS), {**part.parameters, **own}
         else:
             function = attack
         if is_poison(function):

@@ -26,7 +26,7 @@ from fedhold.lab.partition import PARTITIONS, Indices, Labels
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
 from fedhold.lab.torch_task import TorchTask, usual_loss
-from fedhold.spec import function_named, written
+from fedhold.spec import Part, function_named
 
 # What data and models are passed if they have such parameters.
 PASSED = ("seed", "cut", "m", "model", "samples_to_test")
@@ -522,8 +522,8 @@ def _prepare(
 def _found(
     text: str, what: str, known: Mapping[str, Callable[..., Any]], options: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    call = written(text, what)
-    return function_named(call.name, what, known), {**call.parameters, **dict(options)}
+    part = Part.read(text, what)
+    return function_named(part.name, what, known), {**part.parameters, **dict(options)}
 
 
 def _model(text: str, seed: int, options: tuple[Any, ...]) -> Model:
