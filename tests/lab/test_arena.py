@@ -45,7 +45,7 @@ def test_every_registered_rule_and_attack_takes_part(quick):
     names = {rule.partition("(")[0] for rule in arena.rules} | {name for name, _ in arena.left_out}
     assert set(RULES) <= names
     assert {attack.partition("(")[0] for attack in arena.attacks} <= set(ATTACKS)
-    assert len(arena.attacks) >= 11
+    assert {attack.partition("(")[0] for attack in arena.attacks} >= {"sign_flip", "alie", "worst_case"}
     assert any(setting.skewed for setting in arena.settings)
 
 
@@ -217,9 +217,12 @@ def test_the_quick_arena_has_short_searches_on_some_settings():
     assert len(searches) == 3
     assert all("evaluations=" in attack for attack in searches)
     assert {setting.searched for setting in quick.settings} == {True, False}
-    # Another rule adds what each of those there costs, and no more.
-    fewer = replace(quick, rules=quick.rules[1:])
-    assert len(quick.experiments()) - len(fewer.experiments()) < 300
+
+    def rounds(arena):
+        """Of one rule under one attack, on everything."""
+        return sum(setting.rounds for setting in arena.settings) * len(arena.epsilons) * len(arena.seeds)
+
+    assert rounds(quick) < rounds(Arena.registered()) / 20
 
 
 def test_refused_cells_keep_nothing_and_are_counted(store):
