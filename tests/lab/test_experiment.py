@@ -29,7 +29,6 @@ from fedhold.lab import (
     run,
     run_all,
 )
-from fedhold.lab.experiment import Options
 from fedhold.lab.results import _checksum
 from fedhold.report import ProgressLines
 
@@ -115,7 +114,7 @@ def test_the_number_of_liars_is_the_floor_and_no_victim_of_rounding():
 def test_a_run_is_federate_on_the_scenario_it_names():
     experiment = replace(SMALL, options=(*SMALL.options, ("momentum", 0.5), ("batch", 3), ("keep_weights", 1)))
     result = run(experiment)
-    scenario = prepare("synthesized", "balanced", 20, 0, Options.of(experiment).data)
+    scenario = prepare(experiment.spelled("data"), "balanced", 20, 0)
     mask = np.isin(np.arange(20), result.byzantine)
     learnt = federate(
         scenario.task,

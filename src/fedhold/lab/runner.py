@@ -23,6 +23,7 @@ from fedhold.lab.results import Result, Store, environment
 from fedhold.lab.scenarios import prepare
 from fedhold.lab.tasks import Measurable, Task
 from fedhold.report import ProgressLines
+from fedhold.spec import Part
 
 
 def run(
@@ -70,11 +71,9 @@ def _learnt(
 ) -> tuple[Federated, Counts, float | None]:
     """What the run has learnt, the clients' n_i, and the accuracy of one answer for all."""
     m, seed = experiment.m, experiment.seed
-    scenario = prepare(
-        *(experiment.data, experiment.partition, m, seed, options.data, options.partition),
-        model=experiment.model,
-        model_options=options.model,
-    )
+    data, partition = Part(experiment.data, options.data), Part(experiment.partition, options.partition)
+    model = None if experiment.model is None else Part(experiment.model, options.model)
+    scenario = prepare(data, partition, m, seed, model=model)
     common: dict[str, Any] = {
         **{"attack": experiment.attack, "attack_parameters": options.attack, "byzantine": byzantine},
         **{"rounds": experiment.rounds, "step": experiment.step, "seed": seed, "checkpoint": checkpoint},
