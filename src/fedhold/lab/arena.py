@@ -60,7 +60,7 @@ class Setting:
     @property
     def label(self) -> str:
         """Data and partition, without parameters that only make it smaller."""
-        return f"{self.data.partition('(')[0]}, {self.partition}"
+        return f"{Part.read(self.data, 'data').name}, {self.partition}"
 
 
 def _images(data: str, samples: int, rounds: int) -> tuple[Setting, ...]:
@@ -281,16 +281,16 @@ def run_arena(
 
 def _rules() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """All rules as specs, and those that cannot take part: they need something that an arena does not have."""
-    found, left_out = [], []
+    found: dict[str, str] = {}
+    left_out = []
     for name, rule in RULES.items():
         needed = _needed(rule)
         if needed <= {"f"}:
-            found.append(f"{name}(f={{f}})" if "f" in _parameters(rule) else name)
+            found[name] = f"{name}(f={{f}})" if "f" in _parameters(rule) else name
         else:
             left_out.append((name, f"needs {', '.join(sorted(needed - {'f'}))}"))
-    plain = {spec.partition("(")[0]: spec for spec in found}
     mixings = [f"{name}(f={{f}})" for name, mixing in MIXINGS.items() if _needed(mixing) == {"f"}]
-    return (*found, *(f"{mixing} | {plain[rule]}" for mixing in mixings for rule in MIXED)), tuple(left_out)
+    return (*found.values(), *(f"{mixing} | {found[rule]}" for mixing in mixings for rule in MIXED)), tuple(left_out)
 
 
 def _searches(attack: str) -> bool:

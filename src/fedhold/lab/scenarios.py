@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -472,14 +472,15 @@ def prepare(data: str | Part, partition: str | Part, m: int, seed: int, *, model
 
 @lru_cache(maxsize=1)
 def _prepare(data: str, partition: str, m: int, seed: int, model: str | None) -> Scenario:
-    cutter, parameters = _found(partition, "partition", PARTITIONS)
+    dealing, source = Part.read(partition, "partition"), Part.read(data, "data")
+    cutter = function_named(dealing.name, "partition", PARTITIONS)
 
     def cut(labels: Labels | int, clients: int, rng: np.random.Generator) -> list[Indices]:
         total = labels if isinstance(labels, int) else len(labels)
-        return checked_parts(cutter(labels, clients, rng, **parameters), clients, total, partition)
+        return checked_parts(cutter(labels, clients, rng, **dealing.parameters), clients, total, partition)
 
     chosen = None if model is None else _model(model, seed)
-    make, own = _found(data, "data", DATA)
+    make, own = function_named(source.name, "data", DATA), source.parameters
     accepted = inspect.signature(make).parameters
     if chosen is not None and "hidden" in own:
         raise ValueError(f"{data}: hidden is for the usual model, and {model} takes its place. Leave one of them out.")
@@ -494,17 +495,10 @@ def _prepare(data: str, partition: str, m: int, seed: int, model: str | None) ->
     return _dealt(made, data, cut, m, seed, chosen)
 
 
-def _found(
-    text: str, what: str, known: Mapping[str, Callable[..., Any]]
-) -> tuple[Callable[..., Any], Mapping[str, Any]]:
-    """The function that a text names, and the parameters written behind it."""
-    part = Part.read(text, what)
-    return function_named(part.name, what, known), part.parameters
-
-
 def _model(text: str, seed: int) -> Model:
     """Makes the task from samples; a torch module draws its first parameters from the run's seed."""
-    make, parameters = _found(text, "model", MODELS)
+    part = Part.read(text, "model")
+    make, parameters = function_named(part.name, "model", MODELS), part.parameters
     wanted = inspect.signature(make).parameters
 
     def build(samples: Samples, classes: int) -> Task:
@@ -516,7 +510,7 @@ def _model(text: str, seed: int) -> Model:
                 )
             given["classes"] = classes
         given |= parameters
-        if text.partition("(")[0] in WITHOUT_TORCH or find_spec("torch") is None:
+        if part.name in WITHOUT_TORCH or find_spec("torch") is None:
             return task_of(make(**given), samples, text)
         import torch
 
