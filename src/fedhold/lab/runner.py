@@ -14,7 +14,7 @@ import numpy as np
 from fedhold.errors import InfeasibleError, integer
 from fedhold.lab.cluster import on_cluster
 from fedhold.lab.consensus import rsa, rsa_parameters
-from fedhold.lab.experiment import Experiment, Options
+from fedhold.lab.experiment import Experiment
 from fedhold.lab.federation import Counts, Federated, Round, federate
 from fedhold.lab.knowledge import Mask
 from fedhold.lab.processes import Done, Failed, News, in_processes
@@ -23,7 +23,6 @@ from fedhold.lab.results import Result, Store, environment
 from fedhold.lab.scenarios import prepare
 from fedhold.lab.tasks import Measurable, Task
 from fedhold.report import ProgressLines
-from fedhold.spec import Part
 
 
 def run(
@@ -40,15 +39,15 @@ def run(
     (3, 4)
     """
     begun = time.perf_counter()
-    options, m, seed = Options.of(experiment), experiment.m, experiment.seed
+    m, seed = experiment.m, experiment.seed
     byzantine = np.zeros(m, dtype=bool)
     byzantine[chance(seed, Purpose.BYZANTINE).permutation(m)[: experiment.liars]] = True
     reason, learnt, counts, constant = "", None, None, None
     try:
-        learnt, counts, constant = _learnt(experiment, options, byzantine, checkpoint, on_round)
+        learnt, counts, constant = _learnt(experiment, byzantine, checkpoint, on_round)
     except InfeasibleError as refusal:
         reason = str(refusal)
-    kept = None if learnt is None or not options.keep_weights else learnt.weights
+    kept = None if learnt is None or not experiment.loop.get("keep_weights") else learnt.weights
     return Result(
         experiment=experiment,
         series={} if learnt is None else _series(learnt),
@@ -64,20 +63,20 @@ def run(
 
 def _learnt(
     experiment: Experiment,
-    options: Options,
     byzantine: Mask,
     checkpoint: Path | None,
     on_round: Callable[[Round], None] | None,
 ) -> tuple[Federated, Counts, float | None]:
     """What the run has learnt, the clients' n_i, and the accuracy of one answer for all."""
-    m, seed = experiment.m, experiment.seed
-    data, partition = Part(experiment.data, options.data), Part(experiment.partition, options.partition)
-    model = None if experiment.model is None else Part(experiment.model, options.model)
-    scenario = prepare(data, partition, m, seed, model=model)
+    seed, data, partition = experiment.seed, experiment.part("data"), experiment.part("partition")
+    model = None if experiment.model is None else experiment.part("model")
+    scenario = prepare(data, partition, experiment.m, seed, model=model)
+    lies = {} if experiment.attack is None else experiment.part("attack").parameters
+    loop = {name: value for name, value in experiment.loop.items() if name != "keep_weights"}
     common: dict[str, Any] = {
-        **{"attack": experiment.attack, "attack_parameters": options.attack, "byzantine": byzantine},
+        **{"attack": experiment.attack, "attack_parameters": lies, "byzantine": byzantine},
         **{"rounds": experiment.rounds, "step": experiment.step, "seed": seed, "checkpoint": checkpoint},
-        **{"on_round": on_round, **options.loop},
+        **{"on_round": on_round, **loop},
     }
     task, shards = scenario.task, scenario.shards
     consensus = rsa_parameters(experiment.rule)
