@@ -291,12 +291,14 @@ def unknown_part(what: str, name: str, known: Mapping[str, Function]) -> str:
 
 def _meant(name: str, known: Mapping[str, Function]) -> str:
     """The known name that a user means by another one; "" where there is none."""
-    facts = {word: declaration_of(function) for word, function in known.items()}
-    for word, declared in facts.items():
-        if _letters(name) in map(_letters, (word, *declared.also_known_as)):
-            return word
-    robust = [word for word, declared in facts.items() if declared.robust]
-    return next(iter(difflib.get_close_matches(name, robust, n=1)), "")
+    robust = [word for word, function in known.items() if declaration_of(function).robust]
+    return _called(name, known) or next(iter(difflib.get_close_matches(name, robust, n=1)), "")
+
+
+def _called(name: str, known: Mapping[str, Function]) -> str:
+    """What papers and other libraries call so, whatever they write between its letters; "" where there is nothing."""
+    names = {word: (word, *declaration_of(function).also_known_as) for word, function in known.items()}
+    return next((word for word in known if _letters(name) in map(_letters, names[word])), "")
 
 
 def _letters(name: str) -> str:
@@ -322,11 +324,20 @@ def name_of(function: Function) -> str:
 def _tree(text: str, what: str, form: str) -> ast.expr:
     """The syntax tree. Python has no operator `:`, so that `@` stands for it, which binds tighter than `|`."""
     try:
-        return ast.parse(OWN.sub(lambda m: m[1] or f"{m[2]}@{m[3]}", text.strip()), mode="eval").body
+        tree = ast.parse(OWN.sub(lambda m: m[1] or f"{m[2]}@{m[3]}", text.strip()), mode="eval").body
+        ast.unparse(tree)  # Errors show parts of it, which fails where it is nested too deeply.
+        return tree
     except UNREADABLE:
         raise ValueError(
-            f"cannot read the {what} {text!r:.100}. Write {form}; one of your own is module:name."
+            f"cannot read the {what} {text!r:.100}.{_hint(text)} Write {form}; one of your own is module:name."
         ) from None
+
+
+def _hint(text: str) -> str:
+    """The rule or mixing that is written with another sign between its words, as in multi-krum."""
+    name = text.partition("(")[0].strip()
+    word = _called(name, {**RULES, **MIXINGS})
+    return f" Did you mean {word!r}?" if word not in ("", name) else ""
 
 
 def _part(node: ast.expr, value: Callable[[ast.expr], Any]) -> Part:
@@ -340,8 +351,8 @@ def _part(node: ast.expr, value: Callable[[ast.expr], Any]) -> Part:
     if named and len(parameters) == len(words):
         return Part(module + ast.unparse(name), {key: value(given) for key, given in parameters.items()})
     raise ValueError(
-        f"cannot read {ast.unparse(node)!r}. Write name(f=10): parameters go by name, each once; one of your own is "
-        "module:name."
+        f"cannot read {ast.unparse(node)!r}.{_hint(ast.unparse(node))} Write name(f=10): parameters go by name, each once; "
+        "one of your own is module:name."
     )
 
 

@@ -95,6 +95,12 @@ def test_a_name_from_the_literature_leads_to_its_rule_and_is_no_spelling_of_it(n
     assert ("is a mixing: write it before a rule" in str(problem.value)) == (meant in MIXINGS)
 
 
+@pytest.mark.parametrize("spec", ["multi-krum(f=1)", "multi krum", "nnm(f=1) | multi-krum", "Multi-Krum(f=1)"])
+def test_other_signs_between_the_words_of_a_name(spec):
+    with pytest.raises(ValueError, match=r"Did you mean '(multi_krum|nearest_neighbour_mixing)'\? "):
+        aggregate(np.eye(7), spec)
+
+
 def test_no_two_rules_have_one_name_in_the_literature():
     known = {**RULES, **MIXINGS}
     names = [name.replace("_", "") for rule in known for name in (rule, *declaration_of(known[rule]).also_known_as)]
@@ -139,8 +145,11 @@ def test_a_part_is_read_and_written(text, part):
     assert Part.read(str(part), "part") == part if "inf" not in text else str(part) == text
 
 
+DEEP = ["ipm(scale=" + "-" * depth + "1)" for depth in (300, 900, 5000)]
+
+
 @pytest.mark.parametrize(
-    "text", ["ipm(2)", "ipm(scale=1, scale=2)", "ipm(**x)", "ipm.x", "a | b", "ipm(", "", "ipm(scale=x)"]
+    "text", [*DEEP, "ipm(2)", "ipm(scale=1, scale=2)", "ipm(**x)", "ipm.x", "a | b", "ipm(", "", "ipm(scale=x)"]
 )
 def test_what_is_no_part_is_refused(text):
     with pytest.raises(ValueError, match=r"cannot read .*Write"):
