@@ -11,7 +11,7 @@ import difflib
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from numbers import Integral
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedhold import thresholds
-from fedhold.errors import InfeasibleError, listed, unknown, well_typed
+from fedhold.errors import listed, unknown, well_typed
 from fedhold.rules import MIXINGS, RULES, Declaration, declaration_of, spectral_huber
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "Part",
     "Stage",
     "function_named",
-    "least_clients",
     "name_of",
     "parse",
     "unknown_part",
@@ -51,7 +50,6 @@ DEFAULT = spectral_huber.__name__  # the rule where nobody names one; docs/defau
 UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 # Arguments of aggregate() that a stage receives if its function has such parameters.
 FROM_CALL = ("rng", "root", "start")
-MOST_TRIED = 100_000  # numbers of clients that `least_clients` tries before it finds that no number fits
 
 
 @dataclass(frozen=True)
@@ -207,30 +205,6 @@ def _parts(spec: str) -> tuple[Part, ...]:
         nodes.insert(0, tree.right)
         tree = tree.left
     return tuple(_part(node, _value) for node in (tree, *nodes))
-
-
-def least_clients(stages: Sequence[Stage]) -> int:
-    """The fewest clients that fit the bounds and parameters of all stages; an error where no number of clients does.
-
-    stages  as `parse` makes them
-
-    >>> least_clients(parse("bucketing(size=2) | krum(f=2)", {}))
-    13
-    """
-    bounds = [(stage.declared.bound, stage.f) for stage in stages]
-    first = max((bound.least_clients(f) for bound, f in bounds if bound is not None and f is not None), default=1)
-    refusal: InfeasibleError | None = None
-    for m in range(first, first + MOST_TRIED):
-        rows = m
-        try:
-            for stage in stages:
-                rows = stage.check(rows)
-        except InfeasibleError as problem:
-            refusal = refusal or problem
-        else:
-            return m
-    assert refusal is not None
-    raise refusal
 
 
 def function_named(name: str, what: str, known: Mapping[str, Function]) -> Function:

@@ -6,7 +6,7 @@ import pytest
 from fedhold import MIXINGS, RULES, aggregate, thresholds
 from fedhold.lab import ATTACKS
 from fedhold.rules import declaration_of
-from fedhold.spec import THRESHOLDS, Part, function_named, least_clients, parse
+from fedhold.spec import THRESHOLDS, Part, function_named, parse
 
 N = np.array([4000.0, 6000.0, 10_000.0])
 D = np.array([1.0, 2.0, 30.0])
@@ -154,35 +154,3 @@ DEEP = ["ipm(scale=" + "-" * depth + "1)" for depth in (300, 900, 5000)]
 def test_what_is_no_part_is_refused(text):
     with pytest.raises(ValueError, match=r"cannot read .*Write"):
         Part.read(text, "attack")
-
-
-# How many clients stages take
-
-
-@pytest.mark.parametrize(
-    ("spec", "least"),
-    [
-        ("huber", 1),
-        ("krum(f=2)", 7),
-        ("krum(f=100000)", 200003),
-        ("smea(f=9)", 19),
-        ("multi_krum(f=1, keep=10)", 11),
-        ("bucketing(size=50) | krum(f=2)", 301),
-        ("nearest_neighbour_mixing(f=9) | bucketing(size=2) | median", 19),
-    ],
-)
-def test_the_fewest_clients_that_stages_take(spec, least):
-    stages = parse(spec, {})
-    assert least_clients(stages) == least
-    if least < 1000:
-        aggregate(np.ones((least, 1)), spec, rng=0)
-    if 1 < least < 1000:
-        with pytest.raises(ValueError, match=r"needs m >=|needs keep <="):
-            aggregate(np.ones((least - 1, 1)), spec, rng=0)
-
-
-def test_parameters_that_no_number_of_clients_fits():
-    with pytest.raises(ValueError, match=r"smea needs C\(m, f\) <= 100,000.* met m = 21"):
-        least_clients(parse("smea(f=10)", {}))
-    with pytest.raises(ValueError, match="f must be at least 0"):
-        least_clients(parse("krum(f=-1)", {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +20,9 @@ from fedhold.flower.model import Arrays, Model
 from fedhold.flower.replies import Reply
 from fedhold.kernels import Vector
 from fedhold.report import one_line
-from fedhold.spec import Stage, least_clients
+from fedhold.spec import Stage
 
 MOST_CLIENTS = 1000  # a rule that needs more than these is not tried beforehand: that would take too long
-FEW = 8  # clients on which parameters are tried that any number of clients fits
 MOST_TOLD = 10  # nodes that a line of the log names, or that get a line of their own in a round
 BYZANTINE = 0.2  # the fraction of clients that a certificate is about, unless the user gives a number
 
@@ -150,20 +150,32 @@ class Round:
 
 
 def check_rule(rule: str | Callable[..., Any], parameters: Mapping[str, Any], stages: Sequence[Stage]) -> int:
-    """The fewest clients that the rule takes, as its stages declare; raises the error that a round would raise.
+    """The fewest clients that the rule takes; raises the error that a round would raise.
 
-    So parameters out of range are an error before the first round, and are not taken for too few replies in each. Those that
-    the rule alone knows are tried on a few clients, unless they may fit the clients of this federation only.
+    So parameters out of range are an error before the first round, and are not taken for too few replies in each. Both are
+    found by trial, since the bound of a rule stands in the rule alone. Rules and parameters that may fit the clients of this
+    federation only, and those that need very many clients, are not tried; for them the answer is 1.
 
     rule, parameters  as for aggregate()
     stages            the same, parsed
     """
-    least = least_clients(stages)
-    values = [value for stage in stages for value in stage.parameters.values()]
-    fitted = callable(rule) or any(isinstance(value, list | tuple | np.ndarray) for value in values)
-    if not fitted and least <= MOST_CLIENTS:
-        aggregate(np.random.default_rng(0).standard_normal((max(least, FEW), 4)), rule, rng=0, **parameters)
-    return least
+    given = [(name, value) for stage in stages for name, value in stage.parameters.items()]
+    f, size = (max([1, *(v for n, v in given if n == name and isinstance(v, int))]) for name in ("f", "size"))
+    enough = (4 * f + 4) * size  # for the bound of every rule, also after bucketing
+    fitted = callable(rule) or any(isinstance(value, list | tuple | np.ndarray) for _, value in given)
+    if fitted or enough > MOST_CLIENTS:
+        return 1
+    aggregate(np.random.default_rng(0).standard_normal((enough, 4)), rule, rng=0, **parameters)
+    return 1 + bisect.bisect_left(range(1, enough), True, key=lambda m: _takes(rule, parameters, m))
+
+
+def _takes(rule: str | Callable[..., Any], parameters: Mapping[str, Any], clients: int) -> bool:
+    """Whether the rule takes so many clients. They agree, so that no mixing leaves any of them out."""
+    try:
+        aggregate(np.ones((clients, 1)), rule, rng=0, **parameters)
+    except ValueError:
+        return False
+    return True
 
 
 def warm_up_for(rule: Rule, model: Model, clients: int) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from itertools import product
 from math import prod
@@ -12,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from fedhold.errors import integer, listed, require, unknown
-from fedhold.lab.experiment import LOOP_OPTIONS, Experiment, liars
+from fedhold.lab.experiment import Experiment, liars, place_of
 from fedhold.storage import write_whole
 
 KEYS = ("data", "rule", "attack", "epsilon", "f_told", "seeds", "m", "partition", "model", "rounds", "step", "options")
 MOST = 1_000_000  # experiments of a grid; more than that is a slip of the pen, and would fill the memory
 NEEDED = ("data", "rule")
-OPTIONS = (*LOOP_OPTIONS, "keep_weights")
 WORDS = ("data", "rule", "attack", "partition", "model")
 START = "`fedhold init` writes one to start from."
 
 
-def load(path: Path) -> list[Experiment]:
+def load(path: Path, hint: Callable[[str], None] | None = None) -> list[Experiment]:
     """Every combination of what the TOML file at `path` lists, each once. Its keys:
 
     data       a key of DATA with its parameters, "mnist(hidden=64)"; or module:name
@@ -33,13 +33,14 @@ def load(path: Path) -> list[Experiment]:
     f_told     what {f} is replaced by instead, whatever the number of liars: how a rule does that is told a wrong f
     seeds      how many, or a list of them; 1 by default
     m, partition, model, rounds, step    as for Experiment
-    [options]  further arguments of federate(), as for Experiment
+    [options]  as for Experiment
     [[grid]]   any number of tables with these keys, each a grid of its own; they share the keys outside
 
     A list of values means one experiment for each of them. `fedhold init` writes an example to start from. Modules of your own
     parts are looked for beside the file first.
 
     path  the file
+    hint  is told what is written as it once was, and how it is written now; by default a FutureWarning
     """
     path = Path(path)
     given = read_toml(path)
@@ -53,6 +54,8 @@ def load(path: Path) -> list[Experiment]:
         every = [experiment for grid in joined for experiment in _grid(dict(grid))]
     except (TypeError, ValueError) as problem:
         raise ValueError(f"{path}: {problem}") from None
+    if old := _old_spelling(joined):
+        (hint or _warn)(f"{path}: {old}")
     return list(dict.fromkeys(every))
 
 
@@ -92,6 +95,23 @@ def write_start(path: Path) -> None:
     write_whole(path, files("fedhold.lab").joinpath("grid.toml").read_bytes())
 
 
+def _warn(text: str) -> None:
+    warnings.warn(text, FutureWarning, stacklevel=3)
+
+
+def _old_spelling(grids: list[dict[str, Any]]) -> str:
+    """How to write the parameters that stand under [options], behind the names they belong to; "" where there are none."""
+    places = {name: place for grid in grids for name in grid["options"] if (place := place_of(name)) is not None}
+    if not places:
+        return ""
+    option, (field, name) = next(iter(places.items()))
+    value = next(grid["options"][option] for grid in grids if option in grid["options"])
+    return (
+        f"{listed(places)} under [options] can stand behind the name it belongs to, as in "
+        f'{field} = "name({name}={value[0] if isinstance(value, list) else value})".'
+    )
+
+
 def _joined(shared: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for table in (shared.get("options", {}), grid.get("options", {})):
@@ -115,12 +135,6 @@ def _grid(words: dict[str, Any]) -> Iterator[Experiment]:
     if missing:
         raise ValueError(f"it must say {listed(missing)}.")
     options = words.pop("options")
-    for name in options:
-        if name not in OPTIONS:
-            raise ValueError(
-                unknown("option", name, OPTIONS)
-                + ' Parameters of data, attacks, partitions and models are written behind their names: "mnist(hidden=64)".'
-            )
     for chosen in _combinations(words):
         for chosen_options in _combinations(options):
             yield _experiment(dict(chosen), tuple(chosen_options.items()))

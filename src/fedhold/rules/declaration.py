@@ -36,11 +36,7 @@ class Bound:
     def check(self, rule: str, m: int, f: object) -> None:
         """Raise an error unless m clients are enough for f liars."""
         liars = integer(f, "f")
-        require(m >= self.least_clients(liars), rule, needs=str(self), m=m, f=liars, remedy=FEWER)
-
-    def least_clients(self, f: int) -> int:
-        """The fewest clients with which it withstands f liars."""
-        return self.per_liar * f + self.more
+        require(m >= self.per_liar * liars + self.more, rule, needs=str(self), m=m, f=liars, remedy=FEWER)
 
     def most_liars(self, m: int) -> int:
         """The largest f that m clients allow; 0 where they are too few for any."""
