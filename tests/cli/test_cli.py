@@ -99,7 +99,7 @@ def test_moved_is_measured_from_the_huber_aggregate_that_the_proof_is_about():
     assert example.moved(default.result) <= default.result.certificate.radius(0) / example.spread * (1 + 1e-6)
 
 
-COMMANDS = "aggregate, arena, bench, demo, init, list, report, reproduce, round, run, watch"
+COMMANDS = "aggregate, arena, demo, init, list, report, reproduce, round, run, watch"
 LISTED_NAMES = (*RULES, *MIXINGS, *THRESHOLDS, *ATTACKS, *DATA, *MODELS, *PARTITIONS)
 
 
@@ -184,7 +184,7 @@ def test_help_loads_no_laboratory_and_no_audit():
     code = (
         "import sys; from fedhold.cli import main; sys.argv[1:] = ['--help']\n"
         "try: main()\n"
-        "except SystemExit: print(*(name for name in ('fedhold.lab', 'fedhold.audit', 'fedhold.bench') if name in sys.modules))"
+        "except SystemExit: print(*(name for name in ('fedhold.lab', 'fedhold.audit') if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == "Usage: fedhold [OPTIONS] COMMAND [ARGS]..."
