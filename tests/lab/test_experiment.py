@@ -351,7 +351,7 @@ def test_the_number_of_processes_changes_no_bit(tmp_path):
 def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.put(run(SMALL))
-    monkeypatch.setattr("fedhold.lab.runner.in_processes", lambda _, tasks, __: (one for one in tasks))
+    monkeypatch.setattr("fedhold.lab.runner.run_tasks", lambda _, tasks, **__: (one for one in tasks))
     assert [result.experiment for result in run_all([SMALL, SMALL], store, progress=False)] == [SMALL, SMALL]
 
 

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from fedhold.errors import InfeasibleError, integer
-from fedhold.lab.cluster import on_cluster
 from fedhold.lab.consensus import rsa, rsa_parameters
+from fedhold.lab.executors import News, run_tasks, tell
 from fedhold.lab.experiment import Experiment, Options
 from fedhold.lab.federation import Counts, Federated, Round, federate
 from fedhold.lab.knowledge import Mask
-from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.results import Result, Store, environment
 from fedhold.lab.scenarios import prepare
@@ -155,30 +154,31 @@ def run_cells(
     integer(jobs, "jobs", at_least=1)
     failures: dict[Experiment, str] = {}
     deadline = time.monotonic() + seconds
-    if cluster is None:
-        running = in_processes(_work, [(experiment, store, checkpoints) for experiment in experiments], jobs)
-    else:
-        running = on_cluster(run, experiments, cluster)
+    kept_here = checkpoints and cluster is None  # A worker of another machine does not see this one's files.
+    tasks = [(one, store.checkpoint(one) if kept_here else None) for one in experiments]
+    running = run_tasks(_work, tasks, jobs=jobs, cluster=cluster)
     with closing(running) as events, _bar([one.cost for one in experiments], shown=progress) as reached:
         for event in events:
-            experiment = experiments[event.task]
-            if isinstance(event, Failed):
-                failures[experiment] = event.traceback if event.refusal is None else event.refusal
-            elif isinstance(event, Done) and event.result is not None:
+            if isinstance(event, News):
+                reached(event.task, event.fraction)
+                continue
+            experiment, checkpoint = tasks[event.task]
+            if event.failure is not None:
+                failures[experiment] = event.failure
+            else:
                 store.put(event.result)
-            reached(event.task, event.told / experiment.rounds if isinstance(event, News) else 1.0)
+                if checkpoint is not None:
+                    checkpoint.unlink(missing_ok=True)
+            reached(event.task, 1.0)
             if time.monotonic() > deadline:
                 break
     return failures
 
 
-def _work(task: tuple[Experiment, Store, bool], tell: Callable[[int], None]) -> None:
-    """Run one experiment in a worker process, and store it; tells the rounds done."""
-    experiment, store, checkpoints = task
-    checkpoint = store.checkpoint(experiment) if checkpoints else None
-    store.put(run(experiment, checkpoint, (lambda row: tell(row.round)) if checkpoints else None))
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
+def _work(task: tuple[Experiment, Path | None]) -> Result:
+    """Run one experiment in a worker process, with its checkpoint."""
+    experiment, checkpoint = task
+    return run(experiment, checkpoint, lambda row: tell(row.round / experiment.rounds))
 
 
 @contextmanager
