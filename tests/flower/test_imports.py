@@ -6,7 +6,7 @@ import sys
 import pytest
 
 LABORATORY = ("fedhold.lab", "fedhold.cli")
-DOWNLOADERS = ("urllib.request", "requests", "httpx", "ftplib")
+DOWNLOADERS = ("urllib.request", "requests", "pooch", "httpx", "ftplib")
 FLOWER = (
     "import flwr.app, flwr.serverapp, flwr.serverapp.strategy, flwr.superlink.grid"  # as a ServerApp's process has them
 )
