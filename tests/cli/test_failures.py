@@ -14,7 +14,7 @@ from fedhold.cli.app import app
 
 TITLE = "\x1b]0;owned\x07\x1b[31m\u202e[red]"  # sets the title of a terminal, its colour, and the direction of writing
 SHOWN = r"\x1b]0;owned\x07\x1b[31m\u202e[red]"
-GRID = 'data = "synthesized"\nrule = "{rule}"\nm = 20\nrounds = 2\n[options]\nsamples = 100\nd = 3\n{more}\n'
+GRID = 'data = "synthesized(samples=100, d=3)"\nrule = "{rule}"\nm = 20\nrounds = 2\n[options]\n{more}\n'
 
 
 def run(*arguments):

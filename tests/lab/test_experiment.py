@@ -276,21 +276,14 @@ def test_weights_are_kept_with_the_samples_they_are_judged_by(tmp_path):
     assert run(SMALL).samples is None
 
 
-def test_results_from_before_there_were_checksums_are_taken_with_a_note(tmp_path, caplog):
+def test_a_result_without_a_checksum_does_not_count(tmp_path):
     store = Store(tmp_path)
     store.put(run(SMALL))
     record = json.loads(store.path(SMALL).read_text())
-    del (
-        record["sha256"],
-        record["infeasible"],
-        record["samples"],
-        record["constant"],
-        record["experiment"]["model"],
-    )  # what there was not yet
+    del record["sha256"]
     store.path(SMALL).write_text(json.dumps(record))
-    assert store.has(SMALL)
-    assert store.all()
-    assert caplog.text.count("stored without a checksum; they are taken as they are") == 1
+    assert not store.has(SMALL)
+    assert store.all() == []
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from fedhold.lab.consensus import rsa
 from fedhold.lab.datasets import DataError, Images, Regression, Samples, cifar10, fashion_mnist, mnist, synthesized
 from fedhold.lab.executors import Done, News, run_tasks, tell
 from fedhold.lab.experiment import Experiment, liars
-from fedhold.lab.federation import Federated, Round, federate
+from fedhold.lab.federation import Federated, Round, TrainingSettings, federate
 from fedhold.lab.hospitals import Ward, heart_disease
 from fedhold.lab.knowledge import Attack, Knowledge, Lies, needs_server, needs_thresholds
 from fedhold.lab.leaderboard import Place, Standings, write_arena
@@ -84,6 +84,7 @@ __all__ = [
     "Store",
     "Task",
     "TorchTask",
+    "TrainingSettings",
     "Verdict",
     "Ward",
     "Writer",
