@@ -154,31 +154,34 @@ def run_cells(
     integer(jobs, "jobs", at_least=1)
     failures: dict[Experiment, str] = {}
     deadline = time.monotonic() + seconds
-    kept_here = checkpoints and cluster is None  # A worker of another machine does not see this one's files.
-    tasks = [(one, store.checkpoint(one) if kept_here else None) for one in experiments]
-    running = run_tasks(_work, tasks, jobs=jobs, cluster=cluster)
+    here = store if cluster is None else None  # A worker of another machine does not see this one's files.
+    running = run_tasks(_work, [(one, here, checkpoints) for one in experiments], jobs=jobs, cluster=cluster)
     with closing(running) as events, _bar([one.cost for one in experiments], shown=progress) as reached:
         for event in events:
             if isinstance(event, News):
                 reached(event.task, event.fraction)
                 continue
-            experiment, checkpoint = tasks[event.task]
             if event.failure is not None:
-                failures[experiment] = event.failure
-            else:
+                failures[experiments[event.task]] = event.failure
+            elif event.result is not None:
                 store.put(event.result)
-                if checkpoint is not None:
-                    checkpoint.unlink(missing_ok=True)
             reached(event.task, 1.0)
             if time.monotonic() > deadline:
                 break
     return failures
 
 
-def _work(task: tuple[Experiment, Path | None]) -> Result:
-    """Run one experiment in a worker process, with its checkpoint."""
-    experiment, checkpoint = task
-    return run(experiment, checkpoint, lambda row: tell(row.round / experiment.rounds))
+def _work(task: tuple[Experiment, Store | None, bool]) -> Result | None:
+    """Run one experiment in a worker process, and store its result, so that nothing is lost; without a store, return it."""
+    experiment, store, checkpoints = task
+    checkpoint = store.checkpoint(experiment) if store is not None and checkpoints else None
+    result = run(experiment, checkpoint, lambda row: tell(row.round / experiment.rounds))
+    if store is None:
+        return result
+    store.put(result)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    return None
 
 
 @contextmanager
