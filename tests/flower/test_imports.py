@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-LABORATORY = ("fedhold.lab", "fedhold.bench", "fedhold.cli")
-DOWNLOADERS = ("urllib.request", "requests", "httpx", "ftplib")
+LABORATORY = ("fedhold.lab", "fedhold.cli")
+DOWNLOADERS = ("urllib.request", "requests", "pooch", "httpx", "ftplib")
 FLOWER = (
     "import flwr.app, flwr.serverapp, flwr.serverapp.strategy, flwr.superlink.grid"  # as a ServerApp's process has them
 )

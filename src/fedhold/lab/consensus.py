@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.errors import integer, positive, unknown
+from fedhold.errors import positive, unknown, word_among
 from fedhold.kernels import one_blas_thread
-from fedhold.lab.federation import Adversary, Federated, Round, check_loop, evaluated, facts_of, probed
+from fedhold.lab.federation import Adversary, Federated, Round, TrainingSettings, evaluated, probed
 from fedhold.lab.knowledge import Attack, Mask
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Shards, Task
@@ -33,13 +33,9 @@ def rsa(
     attack: str | Attack | None = None,
     attack_parameters: Mapping[str, Any] | None = None,
     byzantine: Mask | None = None,
-    rounds: int,
-    step: float,
-    seed: int = 0,
-    batch: int | None = None,
-    evaluate_every: int = 1,
     checkpoint: Path | None = None,
     on_round: Callable[[Round], None] | None = None,
+    **settings: Any,
 ) -> Federated:
     """Learn `task` without sending a gradient: a message moves each coordinate by penalty * step, whatever its content.
 
@@ -50,6 +46,8 @@ def rsa(
 
     penalty   the weight of |x_i - x_0|_1: larger values hold the models closer together, and give liars more influence
     decay     the weight of |x_0|^2 / 2
+
+    settings  rounds, step, seed, batch and evaluate_every of TrainingSettings
 
     Further arguments are those of federate(). Answers are kept as u_i = x_0 - z_i, which points the way a gradient does, so
     that attacks do here what they do in federate(); an answer that is not finite is left out. `error` in the history is the
@@ -65,21 +63,25 @@ def rsa(
     >>> round(learnt.history[-1].metrics["rmse"], 1)
     1.0
     """
-    rounds, step, penalty = integer(rounds, "rounds"), positive(step, "step"), positive(penalty, "penalty")
-    check_loop(batch=batch, evaluate_every=evaluate_every)
-    decay = positive(decay, "decay", zero=True)
+    for name in settings:
+        word_among(name, "settings", ("rounds", "step", "seed", *RSA_OPTIONS))
+    chosen = TrainingSettings(**settings)
+    step, seed = chosen.step, chosen.seed
+    penalty, decay = positive(penalty, "penalty"), positive(decay, "decay", zero=True)
     adversary = Adversary.of(attack, byzantine, shards.m, parameters=attack_parameters)
     poisoned = adversary.poisoned(shards)
     shards, probe = poisoned.shards, probed(task, poisoned)
     w, lying = task.initial(chance(seed, Purpose.INITIAL)), adversary.byzantine
-    facts = {"rule": "rsa", "numbers": (penalty, decay, step, seed, batch, evaluate_every), "w": w}
-    run = Checkpoint(checkpoint, fingerprint(**facts, **facts_of(adversary, attack_parameters, shards)))
+    facts = chosen.facts | {"rule": "rsa", "penalty": penalty, "decay": decay}
+    facts |= {"attack": attack, "attack_parameters": attack_parameters, "byzantine": lying}
+    start = {"w": w, "offsets": shards.offsets, "targets": shards.targets}
+    run = Checkpoint(checkpoint, fingerprint(**facts, **start))
     state: dict[str, NDArray[Any]] = {"w": w, "models": np.tile(w, (shards.m, 1))}
     history: list[Round] = []
-    if (saved := run.load(rounds)) is not None:
+    if (saved := run.load(chosen.rounds)) is not None:
         state, history = saved[0], [Round(**row) for row in saved[1]]
 
-    for t in range(len(history) + 1, rounds + 1):
+    for t in range(len(history) + 1, chosen.rounds + 1):
         w, models = state["w"], state["models"]
         answers = w - models
         truth = decay * w + penalty * np.sign(answers[~lying]).sum(axis=0)
@@ -88,12 +90,12 @@ def rsa(
         admitted = np.isfinite(answers).all(axis=1)
         direction = decay * w + penalty * np.sign(answers[admitted]).sum(axis=0)
         seconds = time.perf_counter() - begun
-        drawn = shards if batch is None else shards.batch(batch, chance(seed, Purpose.BATCH, t))
+        drawn = shards if chosen.batch is None else shards.batch(chosen.batch, chance(seed, Purpose.BATCH, t))
         for i, model in enumerate(models):
             gradient = task.gradients(model, drawn.client(i))[0]
             model -= step * (gradient + penalty * np.sign(model - w))
         state["w"] = w - step * direction
-        measured = evaluated(task, state["w"], probe) if t % evaluate_every == 0 or t == rounds else {}
+        measured = evaluated(task, state["w"], probe) if chosen.evaluates(t) else {}
         error, rejected = float(np.linalg.norm(direction - truth)), float(1 - admitted.mean())
         history.append(Round(t, measured, error, 0.0, rejected, None, None, seconds))
         run.save(state, [vars(row) for row in history])

@@ -20,7 +20,7 @@ import numpy as np
 from fedhold.errors import integer, listed, positive, require, unknown, well_typed
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.consensus import RSA_OPTIONS, rsa_parameters
-from fedhold.lab.federation import check_loop
+from fedhold.lab.federation import TrainingSettings
 from fedhold.lab.knowledge import reads_server, reads_thresholds
 from fedhold.lab.partition import PARTITIONS
 from fedhold.lab.scenarios import DATA, MODELS, PASSED, WITHOUT_TORCH, clients_of, cost_of
@@ -31,10 +31,10 @@ from fedhold.thresholds import threshold_function
 # 5: gradients of images and the Krum attack's distances are plain products, which add in another order.
 FORMAT = 5
 
-# Options that federate() takes.
-LOOP_OPTIONS = (
-    *("batch", "certify", "evaluate_every", "local_steps", "momentum", "participation", "radius", "root", "sample_cap"),
-)
+# Settings of federate() that are fields of an experiment, or that cannot be written down.
+FIELDS = ("rule", "parameters", "rounds", "step", "seed", "centre")
+LOOP_OPTIONS = tuple(setting.name for setting in fields(TrainingSettings) if setting.name not in FIELDS)
+RUN_OPTIONS = (*LOOP_OPTIONS, "keep_weights")
 
 # The fields whose parameters bear their name among the options, as in partition_alpha; those of the data stand alone.
 PREFIXED = ("attack", "partition", "model")
@@ -129,17 +129,16 @@ class Experiment:
         """
         texts, numbers = ("data", "rule", "partition"), ("epsilon", "seed", "m", "rounds", "step")
         known = {field.name for field in fields(cls)}
-        given = {"model": None, **record}
         if (
-            given.keys() != known
-            or not all(isinstance(given[name], str) for name in texts)
-            or not all(isinstance(given[name], str | None) for name in ("attack", "model"))
-            or not all(isinstance(given[name], int | float) for name in numbers)
+            record.keys() != known
+            or not all(isinstance(record[name], str) for name in texts)
+            or not all(isinstance(record[name], str | None) for name in ("attack", "model"))
+            or not all(isinstance(record[name], int | float) for name in numbers)
         ):
-            raise ValueError(f"an experiment has the fields {listed(sorted(known))}, met {listed(sorted(given))}.")
+            raise ValueError(f"an experiment has the fields {listed(sorted(known))}, met {listed(sorted(record))}.")
         experiment = object.__new__(cls)
-        options = tuple(sorted((str(name), _plain(value)) for name, value in given["options"]))
-        for name, value in {**given, "options": options}.items():
+        options = tuple(sorted((str(name), _plain(value)) for name, value in record["options"]))
+        for name, value in {**record, "options": options}.items():
             object.__setattr__(experiment, name, value)
         return experiment
 
@@ -258,7 +257,7 @@ def place_of(option: str) -> tuple[str, str] | None:
     for field in PREFIXED:
         if option.startswith(f"{field}_"):
             return field, option.removeprefix(f"{field}_")
-    return None if option in (*LOOP_OPTIONS, "keep_weights") else ("data", option)
+    return None if option in RUN_OPTIONS else ("data", option)
 
 
 def _unfold(experiment: Experiment) -> None:
@@ -384,7 +383,7 @@ def _check_values(experiment: Experiment) -> None:
     """Raise a TypeError or a ValueError for an option that no run could work with."""
     loop: dict[str, Any] = experiment.loop
     keep = loop.pop("keep_weights", 0)
-    check_loop(**loop)
+    TrainingSettings(rounds=experiment.rounds, step=experiment.step, **loop)
     require(keep in (0, 1), "keep_weights", needs="0 or 1", remedy="1 keeps them.", keep_weights=repr(keep))
     for field, known in (("data", DATA), ("partition", PARTITIONS), ("attack", ATTACKS), ("model", MODELS)):
         if getattr(experiment, field) is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,15 +18,15 @@ from rich.table import Table as Printed
 from fedhold.errors import integer, unknown
 from fedhold.lab import (
     ANSWER,
-    Done,
     Experiment,
-    Failed,
+    News,
     Panel,
     Result,
     Store,
     Verdict,
-    in_processes,
     run_all,
+    run_tasks,
+    tell,
     write_report,
 )
 from fedhold.lab.paper import sweeps, table1, theory
@@ -236,29 +236,30 @@ def _measured(parts: Sequence[str], jobs: int, quick: bool, console: Console) ->
 
 def _measure_all(tasks: Sequence[_Measurement], jobs: int, console: Console) -> list[table1.Cell | theory.Looseness]:
     columns = (TextColumn("table1, theory: {task.completed} of {task.total} numbers"), BarColumn(None))
+    sizes = [task.size for task in tasks]
     measured, now = [], ProgressLines()
     with (
         Progress(
             *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, expand=True
         ) as progress,
-        closing(in_processes(_work, tasks, jobs)) as events,
+        closing(run_tasks(_work, tasks, jobs=jobs)) as events,
     ):
-        bar = progress.add_task("", total=sum(task.size for task in tasks))
+        bar, done = progress.add_task("", total=sum(sizes)), [0] * len(tasks)
         for event in events:
-            if isinstance(event, Failed):
-                raise RuntimeError(f"{tasks[event.task]} failed:\n{event.traceback}")
-            if isinstance(event, Done):
-                measured += event.result
+            if isinstance(event, News):
+                done[event.task] = round(event.fraction * sizes[event.task])
+            elif event.failure is not None:
+                raise RuntimeError(f"{tasks[event.task]} failed:\n{event.failure}")
             else:
-                progress.advance(bar)
-                if not console.is_terminal:
-                    now.say(
-                        f"table1, theory: {progress.tasks[0].completed:.0f} of {progress.tasks[0].total:.0f} numbers"
-                    )
+                done[event.task] = sizes[event.task]
+                measured += event.result
+            progress.update(bar, completed=sum(done))
+            if not console.is_terminal:
+                now.say(f"table1, theory: {sum(done)} of {sum(sizes)} numbers")
     return measured
 
 
-def _work(task: _Measurement, tell: Callable[[None], None]) -> list[table1.Cell | theory.Looseness]:
+def _work(task: _Measurement) -> list[table1.Cell | theory.Looseness]:
     """Measure in a worker process; tells after every number."""
     if task.rule is None:
         numbers: Iterator[table1.Cell | theory.Looseness] = theory.measure(quick=task.quick)
@@ -267,7 +268,7 @@ def _work(task: _Measurement, tell: Callable[[None], None]) -> list[table1.Cell 
     measured = []
     for number in numbers:
         measured.append(number)
-        tell(None)
+        tell(len(measured) / task.size)
     return measured
 
 
