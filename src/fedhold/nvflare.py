@@ -11,7 +11,7 @@ import numpy as np
 
 from fedhold.aggregation import aggregate
 from fedhold.audit import unusable_metrics
-from fedhold.report import one_line
+from fedhold.errors import one_line
 from fedhold.spec import DEFAULT, parse
 
 try:
@@ -55,8 +55,8 @@ class RobustAggregator(ModelAggregator):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        parse(rule, parameters or {})  # an unknown rule is an error now, before a round is lost on it
-        self.rule, self.parameters, self.sample_cap, self.seed = rule, dict(parameters or {}), sample_cap, seed
+        self.stages = parse(rule, parameters or {})  # an unknown rule is an error now, before a round is lost on it
+        self.sample_cap, self.seed = sample_cap, seed
         self.rng = np.random.default_rng(seed)  # It goes on from round to round: no two rounds draw alike.
         self.results: dict[str, FLModel] = {}
 
@@ -81,9 +81,7 @@ class RobustAggregator(ModelAggregator):
         ]
         claims = [(result.meta or {}).get(WEIGHT, 1) for result in results]
         try:
-            done = aggregate(
-                alike, self.rule, samples=claims, sample_cap=self.sample_cap, rng=self.rng, **self.parameters
-            )
+            done = aggregate(alike, self.stages, samples=claims, sample_cap=self.sample_cap, rng=self.rng)
         except ValueError as problem:
             self.warning(f"the model is kept: {problem}")
             return FLModel(params_type=ParamsType.DIFF, params={})

@@ -182,23 +182,31 @@ def _parameters_of(function: Function) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(function).parameters
 
 
-def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list[Stage]:
+def parse(rule: str | Function | tuple[Stage, ...], parameters: Mapping[str, Any]) -> tuple[Stage, ...]:
     """The stages of a rule or spec; the last of them is the rule, those before it are mixings.
 
-    rule        a name, a spec, or a function of the geometry
-    parameters  further parameters of the rule, beside those in the spec
+    rule        a name, a spec, a function of the geometry, or stages that were parsed before
+    parameters  further parameters of the rule, beside those in the spec; none with stages, which have theirs
+
+    >>> stages = parse("bucketing(size=2) | krum(f=1)", {})
+    >>> [stage.name for stage in stages], parse(stages, {}) is stages
+    (['bucketing', 'krum'], True)
     """
+    if isinstance(rule, tuple) and rule and all(isinstance(stage, Stage) for stage in rule):
+        if parameters:
+            raise TypeError(f"stages have their parameters; got {listed(parameters)} beside them. Pass it to parse().")
+        return rule
     if callable(rule):
-        return [Stage(getattr(rule, "__name__", type(rule).__name__), rule, dict(parameters))]
+        return (Stage(getattr(rule, "__name__", type(rule).__name__), rule, dict(parameters)),)
     if not isinstance(rule, str):
         raise TypeError(
             f"rule must be a name, a spec or a function, got {type(rule).__name__}. Known: {listed(sorted(RULES))}."
         )
     if rule in RULES:
-        return [Stage(rule, RULES[rule], dict(parameters))]
+        return (Stage(rule, RULES[rule], dict(parameters)),)
     *mixings, final = _calls(rule)
-    stages = [_stage(call, MIXINGS, "mixing", {}) for call in mixings]
-    return [*stages, _stage(final, RULES, "rule", parameters)]
+    stages = (_stage(call, MIXINGS, "mixing", {}) for call in mixings)
+    return (*stages, _stage(final, RULES, "rule", parameters))
 
 
 @lru_cache(maxsize=256)
