@@ -74,7 +74,7 @@ class Rule:
     def least(self) -> int:
         """The fewest clients that the rule takes; 1 where it takes more than MOST_CLIENTS only."""
         for m in range(1, MOST_CLIENTS + 1):
-            with suppress(InfeasibleError):
+            with suppress(ValueError):
                 rows = m
                 for stage in self.stages:
                     rows = stage.check(rows)
@@ -94,13 +94,11 @@ class Rule:
 
         Rules of the user's own, and parameters with a value for each client, may fit the clients of this federation only.
         """
-        least = self.least
         given = [value for stage in self.stages for value in stage.parameters.values()]
-        if all(stage.is_ours for stage in self.stages) and not any(
-            isinstance(v, list | tuple | np.ndarray) for v in given
-        ):
+        by_client = any(isinstance(value, list | tuple | np.ndarray) for value in given)
+        if all(stage.is_ours for stage in self.stages) and not by_client:
             with suppress(InfeasibleError):  # it takes more than MOST_CLIENTS
-                aggregate(np.random.default_rng(0).standard_normal((least, 4)), self.stages, rng=0)
+                aggregate(np.random.default_rng(0).standard_normal((self.least, 4)), self.stages, rng=0)
 
 
 @dataclass(frozen=True)

@@ -302,10 +302,9 @@ class RobustStrategy(FedAvg):
             SAMPLE_TO_TRAIN, server_round, grid, self.fraction_train, self.min_train_nodes, self.rule.least
         )
         current.rows += [NodeRecord(str(node), "train", "quarantined", "left out of sampling") for node in left_out]
-        messages = self._messages(MessageType.TRAIN, server_round, arrays, config, grid, drawn)
-        if messages and (sent := messages[0].content.array_records[self.arrayrecord_key]) is not arrays:
-            current.model = Model.of(sent)  # the strategy inside may send another one
-        current.train_messages = messages
+        current.train_messages = messages = self._messages(MessageType.TRAIN, server_round, arrays, config, grid, drawn)
+        if self._inner is not None and messages:  # which may send another model
+            current.model = Model.of(messages[0].content.array_records[self.arrayrecord_key])
         if first:
             warm_up_for(self.rule, current.model, len(current.train_messages))
         return current.train_messages
