@@ -50,7 +50,7 @@ SHOWN = 40  # rows of a printed table, half from each end
 @one_blas_thread  # Passes have threads of their own.
 def aggregate(
     updates: Any,
-    rule: str | Callable[..., Any] = DEFAULT,
+    rule: str | Callable[..., Any] | tuple[Stage, ...] = DEFAULT,
     *,
     samples: ArrayLike | None = None,
     rng: np.random.Generator | int | None = None,
@@ -116,7 +116,7 @@ def aggregate(
 
 
 def warm_up(
-    rule: str | Callable[..., Any] = DEFAULT,
+    rule: str | Callable[..., Any] | tuple[Stage, ...] = DEFAULT,
     *,
     clients: int = 100,
     numbers: int | None = None,

@@ -173,27 +173,35 @@ def _parameters_of(function: Function) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(function).parameters
 
 
-def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list[Stage]:
+def parse(rule: str | Function | tuple[Stage, ...], parameters: Mapping[str, Any]) -> tuple[Stage, ...]:
     """The stages of a rule or spec; the last of them is the rule, those before it are mixings.
 
-    rule        a name, a spec, or a function of the geometry
-    parameters  further parameters of the rule, beside those in the spec
+    rule        a name, a spec, a function of the geometry, or stages that were parsed before
+    parameters  further parameters of the rule, beside those in the spec; none with stages, which have theirs
+
+    >>> stages = parse("bucketing(size=2) | krum(f=1)", {})
+    >>> [stage.name for stage in stages], parse(stages, {}) is stages
+    (['bucketing', 'krum'], True)
     """
+    if isinstance(rule, tuple) and rule and all(isinstance(stage, Stage) for stage in rule):
+        if parameters:
+            raise TypeError(f"stages have their parameters; got {listed(parameters)} beside them. Pass it to parse().")
+        return rule
     if callable(rule):
-        return [Stage(getattr(rule, "__name__", type(rule).__name__), dict(parameters), rule)]
+        return (Stage(getattr(rule, "__name__", type(rule).__name__), dict(parameters), rule),)
     if not isinstance(rule, str):
         raise TypeError(
             f"rule must be a name, a spec or a function, got {type(rule).__name__}. Known: {listed(sorted(RULES))}."
         )
     if rule in RULES:
-        return [Stage(rule, dict(parameters), RULES[rule])]
+        return (Stage(rule, dict(parameters), RULES[rule]),)
     *mixings, final = _parts(rule)
     stages = [Stage(part.name, part.parameters, function_named(part.name, "mixing", MIXINGS)) for part in mixings]
     twice = [name for name in final.parameters if name in parameters]
     if twice:
         raise TypeError(f"{final.name}: {twice[0]} is given in the spec and as an argument. Pass it once.")
     function = function_named(final.name, "rule", RULES)
-    return [*stages, Stage(final.name, {**final.parameters, **parameters}, function)]
+    return (*stages, Stage(final.name, {**final.parameters, **parameters}, function))
 
 
 @lru_cache(maxsize=256)

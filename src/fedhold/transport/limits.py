@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from fedhold.flower.model import Model
+from numpy.typing import NDArray
 
 SPARE = 2**20  # bytes of a reply beside its numbers: metrics, keys, headers
 RECORDS = 100  # records of a reply
@@ -32,9 +34,10 @@ class Limits:
     arrays: int
 
     @staticmethod
-    def of(model: Model, total: int | None = None) -> Limits:
-        """The limits for replies to this model; `total` is 4 times its numbers and 1 MiB unless given."""
-        return Limits(4 * model.nbytes + SPARE if total is None else total, len(model.arrays))
+    def of(arrays: Mapping[str, NDArray[Any]], total: int | None = None) -> Limits:
+        """The limits for replies to a model of these arrays; `total` is 4 times their bytes and 1 MiB unless given."""
+        numbers = sum(array.nbytes for array in arrays.values())
+        return Limits(4 * numbers + SPARE if total is None else total, len(arrays))
 
     @property
     def objects(self) -> int:
@@ -58,7 +61,7 @@ def refuse_beyond(most: int, met: int, what: str) -> None:
     >>> refuse_beyond(100, 3, "records")
     >>> refuse_beyond(100, 5000, "records")
     Traceback (most recent call last):
-    fedhold.flower.limits.BadReplyError: 5,000 records; at most 100 are accepted
+    fedhold.transport.limits.BadReplyError: 5,000 records; at most 100 are accepted
     """
     if met > most:
         raise BadReplyError(f"{met:,} {what}; at most {most:,} are accepted")
