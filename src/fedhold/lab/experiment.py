@@ -280,7 +280,7 @@ def _unfold(experiment: Experiment) -> None:
             remedy = f"Leave it out of the options: {text!r} says it."
             require(option not in options, option, needs="to be given once", remedy=remedy, given=options.get(option))
             if not isinstance(value, int | float | str | None):
-                raise TypeError(f"{part.name}: {name} must be a number or a text, got {value!r}.")
+                raise ValueError(f"{name} must be a number, a text or None, got {value!r:.100}.")
             options[option] = _plain(value)
     object.__setattr__(experiment, "options", tuple(sorted(options.items())))
 
