@@ -65,23 +65,23 @@ def rsa(
     """
     for name in settings:
         word_among(name, "settings", ("rounds", "step", "seed", *RSA_OPTIONS))
-    chosen = TrainingSettings(**settings)
-    step, seed = chosen.step, chosen.seed
+    training = TrainingSettings(**settings)
+    step, seed = training.step, training.seed
     penalty, decay = positive(penalty, "penalty"), positive(decay, "decay", zero=True)
     adversary = Adversary.of(attack, byzantine, shards.m, parameters=attack_parameters)
     poisoned = adversary.poisoned(shards)
     shards, probe = poisoned.shards, probed(task, poisoned)
     w, lying = task.initial(chance(seed, Purpose.INITIAL)), adversary.byzantine
-    facts = chosen.facts | {"rule": "rsa", "penalty": penalty, "decay": decay}
+    facts = training.facts | {"rule": "rsa", "penalty": penalty, "decay": decay}
     facts |= {"attack": attack, "attack_parameters": attack_parameters, "byzantine": lying}
     start = {"w": w, "offsets": shards.offsets, "targets": shards.targets}
     run = Checkpoint(checkpoint, fingerprint(**facts, **start))
     state: dict[str, NDArray[Any]] = {"w": w, "models": np.tile(w, (shards.m, 1))}
     history: list[Round] = []
-    if (saved := run.load(chosen.rounds)) is not None:
+    if (saved := run.load(training.rounds)) is not None:
         state, history = saved[0], [Round(**row) for row in saved[1]]
 
-    for t in range(len(history) + 1, chosen.rounds + 1):
+    for t in range(len(history) + 1, training.rounds + 1):
         w, models = state["w"], state["models"]
         answers = w - models
         truth = decay * w + penalty * np.sign(answers[~lying]).sum(axis=0)
@@ -90,12 +90,12 @@ def rsa(
         admitted = np.isfinite(answers).all(axis=1)
         direction = decay * w + penalty * np.sign(answers[admitted]).sum(axis=0)
         seconds = time.perf_counter() - begun
-        drawn = shards if chosen.batch is None else shards.batch(chosen.batch, chance(seed, Purpose.BATCH, t))
+        drawn = shards if training.batch is None else shards.batch(training.batch, chance(seed, Purpose.BATCH, t))
         for i, model in enumerate(models):
             gradient = task.gradients(model, drawn.client(i))[0]
             model -= step * (gradient + penalty * np.sign(model - w))
         state["w"] = w - step * direction
-        measured = evaluated(task, state["w"], probe) if chosen.evaluates(t) else {}
+        measured = evaluated(task, state["w"], probe) if training.evaluates(t) else {}
         error, rejected = float(np.linalg.norm(direction - truth)), float(1 - admitted.mean())
         history.append(Round(t, measured, error, 0.0, rejected, None, None, seconds))
         run.save(state, [vars(row) for row in history])

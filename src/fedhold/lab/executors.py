@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "FEDHOLD_THREADS"), "1")
-EVERY = 0.1  # seconds between two looks at what the workers tell
+EVERY = 0.1  # seconds between two looks at how far the workers are
 CONNECT = 30.0  # seconds to find the scheduler of a cluster
 WORKERS = 300.0  # seconds to wait for its first worker
 NOT_BEGUN = -1.0
@@ -70,8 +70,8 @@ def run_tasks(
     if not tasks:
         return
     memory = multiprocessing.get_context("spawn").RawArray("d", len(tasks))
-    told = np.frombuffer(memory)
-    told[:] = NOT_BEGUN
+    fractions = np.frombuffer(memory)
+    fractions[:] = NOT_BEGUN
     with _processes(min(jobs, len(tasks)), memory) if cluster is None else _cluster(cluster) as executor:
         waiting: dict[Future[tuple[Any, str | None]], int] = {}
         ended: SimpleQueue[Future[tuple[Any, str | None]]] = SimpleQueue()
@@ -83,25 +83,25 @@ def run_tasks(
             try:
                 future = ended.get(timeout=EVERY)
             except Empty:
-                yield from (News(number, float(told[number])) for number in _begun(told))
+                yield from (News(number, float(fractions[number])) for number in _begun(fractions))
                 continue
             number = waiting.pop(future)
             try:
                 result, failure = future.result()
             except BrokenExecutor:
-                if not _begun(told):
+                if not _begun(fractions):
                     raise RuntimeError(DIED) from None
-                yield from (Done(number, failure=DIED) for number in _begun(told))
+                yield from (Done(number, failure=DIED) for number in _begun(fractions))
                 return
             except Exception:  # The result cannot be sent, or a worker of the cluster was lost too often.
                 result, failure = None, traceback.format_exc()
-            told[number] = NOT_BEGUN
+            fractions[number] = NOT_BEGUN
             yield Done(number, result, failure)
 
 
-def _begun(told: NDArray[np.float64]) -> list[int]:
+def _begun(fractions: NDArray[np.float64]) -> list[int]:
     """The tasks that are being worked on."""
-    return [int(number) for number in np.flatnonzero(told > NOT_BEGUN)]
+    return [int(number) for number in np.flatnonzero(fractions > NOT_BEGUN)]
 
 
 @contextmanager
@@ -151,20 +151,20 @@ def _cluster(address: str) -> Iterator[Executor]:
 
 # In the worker processes
 
-_told: Any = None
+_fractions: Any = None
 _number = 0
 
 
 def tell(fraction: float) -> None:
     """Say how much of the task at hand is done. A process that works for no other one on this machine has nobody to tell."""
-    if _told is not None:
-        _told[_number] = fraction
+    if _fractions is not None:
+        _fractions[_number] = fraction
 
 
 def _begin(watched: Connection, memory: Any) -> None:
     """Prepare a new worker process."""
-    global _told
-    _told = memory
+    global _fractions
+    _fractions = memory
     os.environ.update(ONE_THREAD)  # for libraries that are loaded later, such as torch
     threadpool_limits(1)  # for the BLAS of NumPy, which is loaded
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the first one decides.

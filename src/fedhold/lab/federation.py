@@ -140,56 +140,60 @@ def federate(
     >>> round(learnt.history[-1].metrics["rmse"], 1)
     1.0
     """
-    chosen = TrainingSettings(**settings)
-    rule, seed = parse(chosen.rule, dict(chosen.parameters))[-1], chosen.seed
+    training = TrainingSettings(**settings)
+    rule, seed = parse(training.rule, dict(training.parameters))[-1], training.seed
     adversary = Adversary.of(
         *(attack, byzantine, shards.m),
         parameters=attack_parameters,
         threshold=rule.parameters.get("threshold"),
-        sample_cap=chosen.sample_cap,
+        sample_cap=training.sample_cap,
     )
-    wanted = chosen.root is None or rule.takes("root")
-    require(wanted, rule.name, needs="no root", remedy="Leave it out.", root=chosen.root)
-    drawn = chance(seed, Purpose.ROOT)
-    own = None if chosen.root is None else _own_samples(shards, chosen.root, adversary.byzantine, drawn)
+    possible = training.root is None or rule.takes("root")
+    require(possible, rule.name, needs="no root", remedy="Leave it out.", root=training.root)
+    rng = chance(seed, Purpose.ROOT)
+    own = None if training.root is None else _own_samples(shards, training.root, adversary.byzantine, rng)
     poisoned = adversary.poisoned(shards)
     shards, probe = poisoned.shards, probed(task, poisoned)
     w = task.initial(chance(seed, Purpose.INITIAL))
-    centre = w if chosen.centre is None else chosen.centre
-    facts = chosen.facts | {"attack": attack, "attack_parameters": attack_parameters, "byzantine": adversary.byzantine}
+    centre = w if training.centre is None else training.centre
+    facts = training.facts | {
+        "attack": attack,
+        "attack_parameters": attack_parameters,
+        "byzantine": adversary.byzantine,
+    }
     start = {"w": w, "offsets": shards.offsets, "targets": shards.targets}
     run = Checkpoint(checkpoint, fingerprint(**facts, **start))
     state: dict[str, NDArray[Any]] = {"w": w, "weights": np.empty((0, shards.m), np.float32)}
     history: list[Round] = []
-    if (saved := run.load(chosen.rounds)) is not None:
+    if (saved := run.load(training.rounds)) is not None:
         state, history = saved[0], [Round(**row) for row in saved[1]]
-    if len(history) < chosen.rounds:
-        expected = len(asked_clients(shards.m, chosen.participation, chance(seed, Purpose.PARTICIPATION, 1)))
-        warm_up(chosen.rule, clients=expected, numbers=w.size, dtype=w.dtype, **chosen.parameters)
+    if len(history) < training.rounds:
+        expected = len(asked_clients(shards.m, training.participation, chance(seed, Purpose.PARTICIPATION, 1)))
+        warm_up(training.rule, clients=expected, numbers=w.size, dtype=w.dtype, **training.parameters)
 
     sent: Floats | None = None
-    for t in range(len(history) + 1, chosen.rounds + 1):
-        asked = asked_clients(shards.m, chosen.participation, chance(seed, Purpose.PARTICIPATION, t))
+    for t in range(len(history) + 1, training.rounds + 1):
+        asked = asked_clients(shards.m, training.participation, chance(seed, Purpose.PARTICIPATION, t))
         present, lying = shards.subset(asked), adversary.byzantine[asked]
-        sent = answers(task, state["w"], present, chosen, chance(seed, Purpose.BATCH, t), sent)
-        if chosen.momentum:
-            _apply_momentum(state, asked, shards.m, sent, chosen.momentum)
+        sent = answers(task, state["w"], present, training, chance(seed, Purpose.BATCH, t), sent)
+        if training.momentum:
+            _apply_momentum(state, asked, shards.m, sent, training.momentum)
         truth = _truthful_mean(sent, present.counts, lying)
         result, seconds, vectors = None, 0.0, {"start": state.get("last")}
         if own is not None:
-            vectors["root"] = answers(task, state["w"], own, chosen, chance(seed, Purpose.ROOT, t))[0]
+            vectors["root"] = answers(task, state["w"], own, training, chance(seed, Purpose.ROOT, t))[0]
         if _admits_someone(sent, truth, lying) and _within_reach(vectors.get("root")):
-            server = partial(_aggregated, chosen, t, vectors)
+            server = partial(_aggregated, training, t, vectors)
             claims = adversary.lie(sent, present.counts, lying, chance(seed, Purpose.ATTACK, t), server)
             begun = time.perf_counter()
             result = server(sent, claims)
             seconds = time.perf_counter() - begun
             if rule.declared.from_last:  # other rules would save next to nothing by starting there
                 state["last"] = result.value
-            moved = project(state["w"] - chosen.step * result.value, centre, chosen.radius)
+            moved = project(state["w"] - training.step * result.value, centre, training.radius)
             state["w"] = moved if np.isfinite(moved).all() else state["w"]
-        metrics = evaluated(task, state["w"], probe) if chosen.evaluates(t) else {}
-        history.append(_row(t, metrics, result, truth, lying, chosen.certify, seconds))
+        metrics = evaluated(task, state["w"], probe) if training.evaluates(t) else {}
+        history.append(_row(t, metrics, result, truth, lying, training.certify, seconds))
         _keep_weights(state, result, asked, shards.m)
         run.save(state, [vars(row) for row in history])
         if on_round is not None:
@@ -399,9 +403,9 @@ def _aggregated(
     settings: TrainingSettings, t: int, vectors: Mapping[str, Any], sent: Floats, claims: Claims
 ) -> Aggregation:
     """What the server makes of updates and claims in round t; `vectors` are the model to start from, and its own update."""
-    drawn, capped = chance(settings.seed, Purpose.RULE, t), settings.sample_cap
+    rng, sample_cap = chance(settings.seed, Purpose.RULE, t), settings.sample_cap
     return aggregate(
-        sent, settings.rule, samples=claims, rng=drawn, sample_cap=capped, **vectors, **settings.parameters
+        sent, settings.rule, samples=claims, rng=rng, sample_cap=sample_cap, **vectors, **settings.parameters
     )
 
 
