@@ -294,7 +294,7 @@ def test_help_and_completion_show_the_public_names():
     assert packages == "True False"
 
 
-@pytest.mark.parametrize("name", ["audit", "bounds", "flower", "lab", "nvflare", "rules", "thresholds"])
+@pytest.mark.parametrize("name", ["audit", "bounds", "flower", "lab", "nvflare", "rules", "thresholds", "transport"])
 def test_packages_show_their_public_names(name):
     package = importlib.import_module(f"fedhold.{name}")
     assert dir(package) == sorted(package.__all__)

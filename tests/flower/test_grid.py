@@ -175,6 +175,6 @@ def test_messages_are_sent_again_with_salt_where_the_link_refuses_them():
 
     grid = Refusing(client_app(), 4)
     sent = messages(grid)
-    names = Link(grid, client=None, node=None, run=1).push(sent)
+    names = Link(grid, node=None, run=1, ask=None, pull=None, confirm=None).push(sent)
     assert senders(grid.pull_messages(names)) == [0, 1, 2, 3]
     assert len({id(message.content) for message in sent}) == 1

@@ -69,8 +69,8 @@ def refusal(kind: type) -> str | None:
 
 
 @dataclass(frozen=True)
-class Made:
-    """What the strategy inside made of a round.
+class Proposal:
+    """What the strategy inside makes of a round.
 
     model    the next model; None where the round keeps the one it had
     metrics  the averages of metrics, as the strategy returned them
@@ -130,7 +130,7 @@ class Inner:
             message.content.config_records[keys[1]]["server-round"] = t
         return messages
 
-    def train(self, t: int, model: Model, samples: float, metrics: MetricRecord | None, to: Message) -> Made:
+    def train(self, t: int, model: Model, samples: float, metrics: MetricRecord | None, to: Message) -> Proposal:
         """What the strategy makes of the robust aggregate and the averages of metrics; it is told that they are a reply.
 
         Where its numbers, or those that it remembers, are not finite, there is no model, and it forgets the round.
@@ -148,12 +148,12 @@ class Inner:
             made, told = self.strategy.aggregate_train(t, [Message(content, reply_to=to)])
         name = type(self.strategy).__name__
         if made is None:
-            return Made(None, told or metrics, f"{name} returned no model")
+            return Proposal(None, told or metrics, f"{name} returned no model")
         stepped = model.with_floats_of(made, name)
         if stepped is None or not self._is_finite():
             self.recall(before)
-            return Made(None, metrics, f"{name} made numbers that are not finite of the aggregate")
-        return Made(stepped, told or metrics)
+            return Proposal(None, metrics, f"{name} made numbers that are not finite of the aggregate")
+        return Proposal(stepped, told or metrics)
 
     def evaluate(self, t: int, samples: float, metrics: MetricRecord | None, to: Message) -> MetricRecord | None:
         """What the strategy makes of the averages of metrics; the parameters are those of `train`."""

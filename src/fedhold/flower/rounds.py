@@ -23,8 +23,8 @@ from fedhold.flower.model import Model
 from fedhold.spec import Stage
 from fedhold.transport import Arrays, Reply
 
-MOST_CLIENTS = 1000  # a rule that needs more than these is not tried beforehand: that would take too long
-MOST_TOLD = 10  # nodes that a line of the log names, or that get a line of their own in a round
+MAX_TRIED = 1000  # a rule that needs more clients is not tried before the run: that would take too long
+MAX_LOGGED = 10  # nodes that one line of the log names, and nodes with a line of their own in one round
 BYZANTINE = 0.2  # the fraction of clients that a certificate is about, unless the user gives a number
 
 log = logging.getLogger("flwr")  # our lines appear among Flower's own
@@ -72,8 +72,8 @@ class Rule:
 
     @cached_property
     def least(self) -> int:
-        """The fewest clients that the rule takes; 1 where it takes more than MOST_CLIENTS only."""
-        for m in range(1, MOST_CLIENTS + 1):
+        """The fewest clients that the rule takes; 1 where it takes more than MAX_TRIED only."""
+        for m in range(1, MAX_TRIED + 1):
             with suppress(ValueError):
                 rows = m
                 for stage in self.stages:
@@ -97,7 +97,7 @@ class Rule:
         given = [value for stage in self.stages for value in stage.parameters.values()]
         by_client = any(isinstance(value, list | tuple | np.ndarray) for value in given)
         if all(stage.is_ours for stage in self.stages) and not by_client:
-            with suppress(InfeasibleError):  # it takes more than MOST_CLIENTS
+            with suppress(InfeasibleError):  # it takes more than MAX_TRIED
                 aggregate(np.random.default_rng(0).standard_normal((self.least, 4)), self.stages, rng=0)
 
 
@@ -339,10 +339,10 @@ def log_rows(phase: str, round: int, asked: int, rows: Sequence[NodeRecord], quo
     needs = f", {quorum['usable']} usable, quorum {quorum['needed']}" if quorum else ""
     log.info("%s: %d nodes asked, %d rejected%s", phase, asked, rejected, needs)
     told = [row for row in rows if row.reason and row.status != "dropped"]
-    for row in told[:MOST_TOLD]:
+    for row in told[:MAX_LOGGED]:
         log.warning("Round %d: node %s %s: %s", round, row.node, row.status, row.reason)
-    if len(told) > MOST_TOLD:
-        log.warning("Round %d: and %d nodes more, which the record of the round has", round, len(told) - MOST_TOLD)
+    if len(told) > MAX_LOGGED:
+        log.warning("Round %d: and %d nodes more, which the record of the round has", round, len(told) - MAX_LOGGED)
 
 
 def log_suspects(record: RoundRecord, seen: Sequence[Seen], suspects: Sequence[str], nodes: int) -> None:
@@ -354,8 +354,8 @@ def log_suspects(record: RoundRecord, seen: Sequence[Seen], suspects: Sequence[s
     nodes     how many nodes there have been so far
     """
     names = {row.node: row.name for row in record.nodes}
-    told = [shown_name(node, names.get(node)) for node in suspects[:MOST_TOLD]]
-    told += [f"and {len(suspects) - MOST_TOLD} more"] * (len(suspects) > MOST_TOLD)
+    told = [shown_name(node, names.get(node)) for node in suspects[:MAX_LOGGED]]
+    told += [f"and {len(suspects) - MAX_LOGGED} more"] * (len(suspects) > MAX_LOGGED)
     log.info(
         "Round %d: %d of %d nodes held down; suspects so far: %d of %d%s",
         *(record.round, sum(one.held for one in seen), len(seen), len(suspects), nodes),

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from fedhold.audit import NodeRecord, RoundRecord, Tally, append, judge_round, read
 from fedhold.errors import integer, listed, positive, require
-from fedhold.flower.around import Inner, Made
+from fedhold.flower.around import Inner, Proposal
 from fedhold.flower.averages import average_metrics
 from fedhold.flower.model import Model
 from fedhold.flower.quarantine import Quarantine, offenders
@@ -235,7 +235,7 @@ class RobustStrategy(FedAvg):
         if self._inner is not None and state.inner is not None:
             self._inner.recall(state.inner)
         if self.audit is not None:
-            state.records = _told(self.audit, state)
+            state.records = _earlier_records(self.audit, state)
         log.info("Resuming run %s after round %d", state.run, state.round)
         return self._run(state, grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
@@ -329,7 +329,7 @@ class RobustStrategy(FedAvg):
         used = {int(row.node): row.samples for row in outcome.rows if row.samples and row.status != "rejected"}
         averages = average_metrics(read, used, None, self.train_metrics_aggr_fn, self.weighted_by_key)
         rows = [with_reason(row, averages.reasons.get(int(row.node))) for row in outcome.rows]
-        made = Made(outcome.model, averages.record, outcome.note)
+        made = Proposal(outcome.model, averages.record, outcome.note)
         if self._inner is not None and outcome.model is not None:
             to, samples = current.train_messages[0], math.fsum(used.values())
             made = self._inner.train(server_round, outcome.model, samples, averages.record, to)
@@ -486,7 +486,7 @@ class RobustStrategy(FedAvg):
                 log.warning("Round %d: on_round raised", record.round, exc_info=True)
 
 
-def _told(audit: Path, state: State) -> list[RoundRecord]:
+def _earlier_records(audit: Path, state: State) -> list[RoundRecord]:
     """The rounds of the run that the audit has from before it was resumed. A file that is no audit costs them and no more."""
     try:
         return [record for record in read(audit) if record.run == state.run and record.round <= state.round]

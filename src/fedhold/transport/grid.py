@@ -102,7 +102,7 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout: float, limits: Li
 
 
 @dataclass(eq=False)
-class _Open:
+class _Pending:
     """A fetch that has not come to its end.
 
     fetch   the fetch
@@ -125,8 +125,8 @@ def _collect(fetches: Sequence[Fetch], timeout: float, workers: int) -> list[Mes
     """
     began = time.monotonic()
     end = began + timeout
-    left, given_up = [_Open(fetch, began) for fetch in fetches], list[_Open]()
-    ended: SimpleQueue[tuple[_Open, Step | BaseException]] = SimpleQueue()
+    left, given_up = [_Pending(fetch, began) for fetch in fetches], list[_Pending]()
+    ended: SimpleQueue[tuple[_Pending, Step | BaseException]] = SimpleQueue()
     replies: list[Message] = []
     while left:
         now = time.monotonic()
@@ -161,7 +161,7 @@ def _collect(fetches: Sequence[Fetch], timeout: float, workers: int) -> list[Mes
     return replies + [reply for one in given_up + left for reply in one.fetch.unfinished()]
 
 
-def _run(one: _Open, ended: SimpleQueue[tuple[_Open, Step | BaseException]]) -> None:
+def _run(one: _Pending, ended: SimpleQueue[tuple[_Pending, Step | BaseException]]) -> None:
     """Do a step, and hand over what it came to, errors too: they are for the thread that waits."""
     try:
         outcome: Step | BaseException = one.fetch.step()

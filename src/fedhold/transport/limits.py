@@ -1,4 +1,4 @@
-"""The most that one reply may hold: what a node sends beyond it costs that node the round, and the server next to nothing."""
+"""The most that one reply may hold. A node that sends more loses the round; refusing it costs the server next to nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-SPARE = 2**20  # bytes of a reply beside its numbers: metrics, keys, headers
-RECORDS = 100  # records of a reply
-ENTRIES = 10_000  # entries of a record, beside as many arrays as the model has
-NUMBERS = 100_000  # numbers of one list
-KEY = 1000  # characters of a key
-TEXT = 100_000  # characters of a text
-HEAD = 1024  # bytes that Flower adds to each object it sends: its type, the ids of its parts, their order
-PART = 2**16  # bytes of an array in one object; Flower's own are 5 MiB, unless a node's environment says otherwise
+SPARE_BYTES = 2**20  # bytes of a reply beside its numbers: metrics, keys, headers
+MAX_RECORDS = 100  # records of a reply
+MAX_ENTRIES = 10_000  # entries of a record, beside as many arrays as the model has
+MAX_NUMBERS = 100_000  # numbers of one list
+MAX_KEY = 1000  # characters of a key
+MAX_TEXT = 100_000  # characters of a text
+OBJECT_HEAD = 1024  # bytes that Flower adds to each object it sends: its type, the ids of its parts, their order
+SMALL_PART = (
+    2**16
+)  # bytes of an array in one object; Flower's own are 5 MiB, unless a node's environment says otherwise
 
 
 class BadReplyError(Exception):
@@ -37,22 +39,22 @@ class Limits:
     def of(arrays: Mapping[str, NDArray[Any]], total: int | None = None) -> Limits:
         """The limits for replies to a model of these arrays; `total` is 4 times their bytes and 1 MiB unless given."""
         numbers = sum(array.nbytes for array in arrays.values())
-        return Limits(4 * numbers + SPARE if total is None else total, len(arrays))
+        return Limits(4 * numbers + SPARE_BYTES if total is None else total, len(arrays))
 
     @property
     def objects(self) -> int:
         """The objects that a SuperLink may hold of one reply: the message, its records, their arrays, and parts of these."""
-        return 2 + RECORDS + 2 * self.arrays + self.total // PART
+        return 2 + MAX_RECORDS + 2 * self.arrays + self.total // SMALL_PART
 
     @property
     def beside_arrays(self) -> int:
         """The bytes of all these objects but the parts of arrays; decoding makes up to 40 times as many of some of them."""
-        return min(self.total, SPARE) + HEAD * self.objects
+        return min(self.total, SPARE_BYTES) + OBJECT_HEAD * self.objects
 
     @property
     def sent(self) -> int:
         """The bytes of all these objects."""
-        return self.total + HEAD * self.objects
+        return self.total + OBJECT_HEAD * self.objects
 
 
 def refuse_beyond(most: int, met: int, what: str) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -46,20 +46,27 @@ class Link:
     """The SuperLink that the grid of a ServerApp asks.
 
     grid     the grid
-    client   what the grid itself asks with; it may be used by several threads
     node     the ServerApp's own name on the SuperLink
     run      the id of the run
+    ask      whether there is a reply to a message, and which objects it has
+    pull     one of these objects
+    confirm  that the reply has come, so that the SuperLink forgets it
     """
 
     grid: Grid
-    client: Any
     node: Any
     run: int
+    ask: Callable[[PullAppMessagesRequest], Any]
+    pull: Callable[[PullObjectRequest], Any]
+    confirm: Callable[[ConfirmMessageReceivedRequest], Any]
 
     @staticmethod
     def of(grid: Grid) -> Link:
-        own: Any = grid  # none of these attributes is in the interface of a grid
-        return Link(grid, own._runtime_client, own.node, own.run.run_id)
+        """The SuperLink of a grid, by attributes that the interface of grids does not have. Several threads may ask it."""
+        own: Any = grid
+        client = own._runtime_client
+        ask, pull, confirm = client.PullMessages, client.PullObject, client.ConfirmMessageReceived
+        return Link(grid, own.node, own.run.run_id, ask, pull, confirm)
 
     def push(self, messages: Sequence[Message]) -> list[str]:
         """Push the messages, and return their ids; where the SuperLink refuses them, once more with salt in them."""
@@ -126,7 +133,7 @@ class LinkFetch:
 
     def _ask(self) -> Message | None:
         """Ask whether there is a reply, and which objects it has; an error that was replied is returned at once."""
-        answer = self._link.client.PullMessages(PullAppMessagesRequest(message_ids=[self._name]))
+        answer = self._link.ask(PullAppMessagesRequest(message_ids=[self._name]))
         for head, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
             if head.metadata.reply_to_message_id != self._name:
                 continue  # the SuperLink also hands out messages of users to agents
@@ -145,9 +152,7 @@ class LinkFetch:
 
     def _pull(self, name: str) -> bool:
         """Pull one object; False where the node has not sent it yet."""
-        answer = self._link.client.PullObject(
-            PullObjectRequest(node=self._link.node, run_id=self._link.run, object_id=name)
-        )
+        answer = self._link.pull(PullObjectRequest(node=self._link.node, run_id=self._link.run, object_id=name))
         if not answer.object_found:
             raise BadReplyError("part of the reply is gone; its upload may have taken too long")
         if not answer.object_available:
@@ -184,7 +189,7 @@ class LinkFetch:
         )
         if self._announced:
             with suppress(HTTPStatusError):  # then it forgets the reply with the run
-                self._link.client.ConfirmMessageReceived(request)
+                self._link.confirm(request)
         return Step([reply], done=True, moved=True)
 
 

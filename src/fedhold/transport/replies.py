@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 
 from fedhold.errors import one_line
 from fedhold.transport.fetch import is_genuine
-from fedhold.transport.limits import ENTRIES, KEY, NUMBERS, RECORDS, TEXT, BadReplyError, Limits, refuse_beyond
+from fedhold.transport.limits import (
+    MAX_ENTRIES,
+    MAX_KEY,
+    MAX_NUMBERS,
+    MAX_RECORDS,
+    MAX_TEXT,
+    BadReplyError,
+    Limits,
+    refuse_beyond,
+)
 
 Arrays = dict[str, NDArray[Any]]
 KINDS = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}  # NumPy's kinds of dtype that an array may have
@@ -144,14 +153,14 @@ def _check_size(content: RecordDict, limits: Limits) -> None:
 
     It stops there because a node may put one large record under many names, which is small to send and long to add up.
     """
-    refuse_beyond(RECORDS, len(content), "records")
+    refuse_beyond(MAX_RECORDS, len(content), "records")
     total = 0
     for name, record in content.items():
-        refuse_beyond(KEY, len(name), "characters in the name of a record")
-        refuse_beyond(ENTRIES + limits.arrays, len(record), "entries in a record")
+        refuse_beyond(MAX_KEY, len(name), "characters in the name of a record")
+        refuse_beyond(MAX_ENTRIES + limits.arrays, len(record), "entries in a record")
         for key, value in record.items():
             if not isinstance(value, Array):  # keys of arrays must be the model's, however long these are
-                refuse_beyond(KEY, len(key), "characters in a key")
+                refuse_beyond(MAX_KEY, len(key), "characters in a key")
             total += len(key) + (len(value.data) if isinstance(value, Array) else _size(value))
             refuse_beyond(limits.total, total, "bytes")
 
@@ -159,10 +168,10 @@ def _check_size(content: RecordDict, limits: Limits) -> None:
 def _size(value: object) -> int:
     """About how many bytes an entry of a metric or config record has."""
     if isinstance(value, list):
-        refuse_beyond(NUMBERS, len(value), "numbers in a list")
+        refuse_beyond(MAX_NUMBERS, len(value), "numbers in a list")
         return sum(map(_size, value)) if value and isinstance(value[0], str | bytes) else 8 * len(value)
     if isinstance(value, str):
-        refuse_beyond(TEXT, len(value), "characters in a text")
+        refuse_beyond(MAX_TEXT, len(value), "characters in a text")
     return len(value) if isinstance(value, str | bytes) else 8
 
 
