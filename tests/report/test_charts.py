@@ -183,8 +183,8 @@ def test_the_table_has_the_numbers_of_some_rounds():
     table = Chart("t", "x", lines).table
     assert table.header == ("round", "a", "b")
     assert len(table.rows) == TABLE_ROWS
-    assert table.rows[0] == ("1", "0.00", "0.25")
-    assert table.rows[-1] == ("100", "99.00", "-")
+    assert table.texts[0] == ("1", "0", "0.25")
+    assert table.texts[-1] == ("100", "99", "-")
 
 
 def test_a_long_legend_does_not_flatten_the_plot(tmp_path):

@@ -13,10 +13,10 @@ from fedhold.errors import visible
 from fedhold.report.charts import Axis, Chart, Curve, curve
 from fedhold.report.colours import COLOURS, FULL, Style, plain_styles, rule_style, rule_styles
 from fedhold.report.figures import Figure, can_plot
-from fedhold.report.formats import column, csv_cell, decimals, fixed, number
+from fedhold.report.formats import column, decimals, fixed, number
 from fedhold.report.heatmap import HeatMap, Mark, weight_map
 from fedhold.report.matrix import Entry, Facet, Matrix, Scale
-from fedhold.report.pages import INSTALL, Block, Cards, Folded, Heading, Paragraph, Section, Source, page
+from fedhold.report.pages import Block, Cards, Folded, Heading, Paragraph, Section, Source, page
 from fedhold.report.tables import Table, file_paths, write_tables
 from fedhold.report.terminal import ProgressLines, print_line, print_table, table_of
 from fedhold.report.untrusted import one_line, quoted
@@ -25,7 +25,6 @@ from fedhold.report.weights import LOW, detection, held_down, weighs
 __all__ = [
     "COLOURS",
     "FULL",
-    "INSTALL",
     "LOW",
     "Axis",
     "Block",
@@ -49,7 +48,6 @@ __all__ = [
     "Table",
     "can_plot",
     "column",
-    "csv_cell",
     "curve",
     "decimals",
     "detection",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedhold.kernels import Vector
 from fedhold.report.colours import COLOURS, Style, plain_styles
 from fedhold.report.figures import CARD, SOFT, Figure, label
-from fedhold.report.formats import decimals, fixed, number
+from fedhold.report.formats import number
 from fedhold.report.tables import Table
 
 if TYPE_CHECKING:
@@ -131,12 +131,7 @@ class Chart(Figure):
         measured = np.unique(np.concatenate([line.rounds for line in self.curves])) - 1
         picked = measured[np.unique(np.linspace(0, measured.size - 1, min(measured.size, TABLE_ROWS)).astype(np.intp))]
         columns = [[float(line.mean[k]) if k < line.mean.size else np.nan for k in picked] for line in self.curves]
-        places = decimals(value for column in columns for value in column)
-        rows = zip(
-            [f"{value:g}" for value in self._places[picked]],
-            *([fixed(value, places) for value in column] for column in columns),
-            strict=True,
-        )
+        rows = zip([f"{value:g}" for value in self._places[picked]], *columns, strict=True)
         first = "round" if self.axis is None else self.axis.name
         return Table(self.title, tuple(map(label, (first, *(line.label for line in self.curves)))), list(rows))
 

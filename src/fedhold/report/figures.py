@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
     from fedhold.report.tables import Table
 
-WIDTH, DPI = (
-    5.8,
-    150,
-)  # inches, and pixels to an inch; a page shows an inch as 72 units, so text keeps its size on a phone
-TITLE_LETTERS = 64  # in a line of a file's title
+WIDTH = 5.8  # inches; a page shows an inch as 72 units, so that text keeps its size on a phone
+DPI = 150  # of PNG files
+TITLE_LETTERS, MOST_TITLE = 64, 400  # in a line of a file's title, and in all of it
 LABEL_LETTERS = 60  # of a label; what is longer is cut
 INK, SOFT, GRID, CARD = "#1c2024", "#5b636d", "#e8ebee", "#ffffff"
 # What a page writes in place of these colours, so that they follow its light and dark scheme.
@@ -115,10 +113,10 @@ class Figure(Block, ABC):
         from matplotlib.figure import Figure as Paper
 
         written = io.BytesIO()
-        settings = {**SETTINGS, "svg.hashsalt": self.title}  # ids are the same in every run
+        settings = {**SETTINGS, "svg.hashsalt": visible(self.title)}  # ids are the same in every run
         with matplotlib.style.context(["default", settings]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph")  # a client may write in letters that the font lacks
-            lines = textwrap.wrap(title, TITLE_LETTERS)
+            lines = textwrap.wrap(visible(title, MOST_TITLE), TITLE_LETTERS)
             paper = Paper(figsize=(WIDTH, self.height + 0.2 * len(lines)), dpi=DPI, layout="constrained")
             if lines:
                 paper.suptitle("\n".join(lines), fontsize="medium")
@@ -157,14 +155,8 @@ def _short(attribute: tuple[str, str]) -> tuple[str, str]:
     name, value = attribute[0].removeprefix(XLINK), attribute[1]
     if name == "style":
         value = re.sub("#[0-9a-f]{6}", lambda met: PAGE_COLOURS.get(met[0], met[0]), value)
-        return name, re.sub(r"font(-family)?: [^;]*;? ?", lambda met: _size(met[0]), value)
+        value = re.sub(r"font-family: [^;]*;? ?", "", value)
     if name in ("d", "x", "y"):
         value = re.sub(r"-?\d+\.\d+", lambda met: f"{float(met[0]):.1f}".removesuffix(".0"), value)
         value = re.sub(r"\s+", " ", value).strip()
     return name, value
-
-
-def _size(font: str) -> str:
-    """Of a font in CSS, its size."""
-    found = re.search(r"[\d.]+px", font)
-    return f"font-size: {found[0]}; " if found else ""

@@ -16,7 +16,7 @@ from fedhold.report.colours import COLOURS, DARK_COLOURS, SCALE
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-INSTALL = "Figures are drawn by matplotlib; from a checkout of fedhold: pip install '.[report]'."
+INSTALL = "matplotlib draws the figures, and is not installed; from a checkout of fedhold: pip install '.[report]'."
 
 
 class Block:
