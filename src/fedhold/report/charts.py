@@ -131,7 +131,8 @@ class Chart(Figure):
         measured = np.unique(np.concatenate([line.rounds for line in self.curves])) - 1
         picked = measured[np.unique(np.linspace(0, measured.size - 1, min(measured.size, TABLE_ROWS)).astype(np.intp))]
         columns = [[float(line.mean[k]) if k < line.mean.size else np.nan for k in picked] for line in self.curves]
-        rows = zip([f"{value:g}" for value in self._places[picked]], *columns, strict=True)
+        at = 1 + picked if self.axis is None else [f"{value:g}" for value in self._places[picked]]
+        rows = zip(map(str, at), *columns, strict=True)
         first = "round" if self.axis is None else self.axis.name
         return Table(self.title, tuple(map(label, (first, *(line.label for line in self.curves)))), list(rows))
 
