@@ -35,7 +35,7 @@ from fedhold.lab.paper.figures import AUTOMATIC_T, FIGURES, METHODS, NAMES, PAPE
 from fedhold.lab.paper.readings import CHOICES, READINGS
 from fedhold.lab.paper.sentences import CLAIMS
 from fedhold.lab.paper.verdicts import Judged, by_reading, by_words, go_on, judged
-from fedhold.report import Block, Cards, Paragraph, ProgressLines, Source, Table, can_plot, print_line, save_png
+from fedhold.report import Block, Cards, Paragraph, ProgressLines, Source, Table, can_plot, print_line
 
 ABOUT: tuple[Block, ...] = (
     Source(
@@ -72,8 +72,8 @@ READING: tuple[Block, ...] = (
         "holds under one reading of what the paper leaves open, and fails under another."
     ),
     Paragraph(
-        "The metric behind a method's name, as in (krum 7.071), is its mean over the last tenth of the rounds. The legend of a "
-        "chart shows the metric of a single round instead, the last one until you point at another."
+        "The metric behind a method's name, as in (krum 7.071), is its mean over the last tenth of the rounds. The numbers "
+        "below a chart are those of single rounds instead."
     ),
 )
 
@@ -158,10 +158,11 @@ def reproduce(
         reading=READING,
         tables=[*measured, *on_readings, *on_words, *(one.table for one in illustrations)],
         panels=_panels(figures, plan, found),
-        opening={ANSWER: [block for one in illustrations for block in (Cards([one.drawing]), Paragraph(one.sentence))]},
+        opening={ANSWER: [block for one in illustrations for block in (Cards([one.chart]), Paragraph(one.sentence))]},
     )
     for one in illustrations if can_plot() else ():
-        save_png(one.drawing, path.parent / "figures" / f"{one.name}.png")
+        for suffix in ("png", "pdf"):
+            one.chart.save(path.parent / "figures" / f"{one.name}.{suffix}")
     print_line(console, f"Report: {path}")
     return path
 
