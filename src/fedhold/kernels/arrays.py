@@ -288,9 +288,9 @@ def between(array: Any, start: int, stop: int) -> Any:
     """
     while array.ndim > 1 and array.shape[0] == 1:
         array = array[0]
-    if array.ndim < 2:
-        return array.reshape(-1)[start:stop]
     inner = int(np.prod(array.shape[1:]))
+    if array.ndim < 2 or inner == 0:
+        return array.reshape(-1)[start:stop]
     first = start // inner
     return array[first : -(-stop // inner)].reshape(-1)[start - first * inner : stop - first * inner]
 
