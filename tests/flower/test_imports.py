@@ -38,7 +38,6 @@ def test_a_server_loads_no_attack_no_data_set_and_no_downloader(ours, framework)
     assert brought.isdisjoint(DOWNLOADERS)
 
 
-@pytest.mark.xfail(reason="fedhold.audit loads its page and its screen at once")
 def test_a_server_loads_nothing_to_draw_or_print_with():
     """flwr itself loads rich and click; fedhold adds nothing of the kind until a page is asked for."""
     brought = loaded("import fedhold.flower") - loaded(FLOWER)
