@@ -25,11 +25,10 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from peers import environment
-from peers.libraries import byzfl
-
 from fedhold import aggregate
 from fedhold.lab import Knowledge, alie, ipm, mimic, non_finite, optimal_alie, optimal_ipm
+from peers import environment
+from peers.libraries import byzfl
 
 Array = NDArray[np.float64]
 CLOSE = 1e-5  # in median distances: rows that are to agree do so within this

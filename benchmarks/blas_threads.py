@@ -15,9 +15,9 @@ import numpy as np
 from fedhold.lab import federate, prepare
 
 CASES = {
-    "regression, 500 clients": ("synthesized", 500, {}),
-    "MNIST, 100 clients of 120 images": ("mnist", 100, {"samples": 12_000}),
-    "MNIST, 10 clients of 6,000 images": ("mnist", 10, {}),
+    "regression, 500 clients": ("synthesized", 500),
+    "MNIST, 100 clients of 120 images": ("mnist(samples=12000)", 100),
+    "MNIST, 10 clients of 6,000 images": ("mnist", 10),
 }
 
 
@@ -39,8 +39,8 @@ def main():
     )
     print("| | threads of BLAS | seconds | seconds of cores |")
     print("|---|---|---|---|")
-    for title, (data, m, more) in CASES.items():
-        scenario = prepare(data, "balanced", m, 0, more)
+    for title, (data, m) in CASES.items():
+        scenario = prepare(data, "balanced", m, 0)
         ways = {"one": federate, "its own choice": federate.__wrapped__}  # the function without its limit
         found = {way: [] for way in ways}
         for _ in range(options.repeat):

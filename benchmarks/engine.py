@@ -90,7 +90,9 @@ def numbers(updates: Any) -> np.ndarray:
     if isinstance(updates, np.ndarray):
         return np.ascontiguousarray(updates)
     if isinstance(updates[0], dict):
-        return np.stack([np.concatenate([np.asarray(a).ravel() for a in u.values() if np.asarray(a).ndim]) for u in updates])
+        return np.stack(
+            [np.concatenate([np.asarray(a).ravel() for a in u.values() if np.asarray(a).ndim]) for u in updates]
+        )
     return np.stack(updates).astype(np.float32)
 
 
@@ -118,9 +120,12 @@ def worker() -> None:
 
 def start(src: Path, *, numba: bool) -> subprocess.Popen[str]:
     hide = "" if numba else "import sys; sys.modules['numba'] = None; "
-    code = f"{hide}import runpy, sys; sys.argv = ['engine.py', '--worker', '.']; runpy.run_path({__file__!r}, run_name='__main__')"
+    run = f"runpy.run_path({__file__!r}, run_name='__main__')"
+    code = f"{hide}import runpy, sys; sys.argv = ['engine.py', '--worker', '.']; {run}"
     env = {**os.environ, "PYTHONPATH": str(src)}
-    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    )
 
 
 def ask(process: subprocess.Popen[str], case: str, rule: str) -> list[float]:
@@ -158,9 +163,12 @@ def main() -> None:
             unit = best[:, 2].min()
             ratios.append(best[0, 0] / best[1, 0])
             cpus.append(best[0, 1] / max(best[1, 1], 1e-6))
-            cells.append(f"{best[0, 0] / unit:.1f}/{best[1, 0] / unit:.1f} ({best[0, 1] / unit:.1f}/{best[1, 1] / unit:.1f})")
+            cells.append(
+                f"{best[0, 0] / unit:.1f}/{best[1, 0] / unit:.1f} ({best[0, 1] / unit:.1f}/{best[1, 1] / unit:.1f})"
+            )
         print(f"{case:32} " + "  ".join(f"{rule}: {cell}" for rule, cell in zip(rules, cells, strict=True)), flush=True)
-    print(f"geometric mean of wall {np.exp(np.mean(np.log(ratios))):.2f}, CPU {np.exp(np.mean(np.log(cpus))):.2f}; most {max(ratios):.2f}")
+    wall, cpu = (np.exp(np.mean(np.log(values))) for values in (ratios, cpus))
+    print(f"geometric mean of wall {wall:.2f}, CPU {cpu:.2f}; most {max(ratios):.2f}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
     python benchmarks/frozen.py record FILE      make the table with the library as it is
     python benchmarks/frozen.py compare FILE     what differs from the table
 
-Every rule and mixing meets every kind of input: offsets, narrow and wide dtypes, numbers that cannot be squared, numbers that are
-not finite, ties, copies, lines, few clients, unequal samples, dicts with counters, files, Dask.
+Every rule and mixing meets every kind of input: offsets, all dtypes, numbers that cannot be squared or are not finite, ties, copies, lines, few clients, unequal samples, dicts with counters, files, Dask.
 """
 
 from __future__ import annotations
@@ -204,7 +203,9 @@ def differences(old: dict[str, Any], new: dict[str, Any], within: float) -> list
         if off.size and not off.max() <= limit:
             said.append(f"{name} off by {off.max():.1e}")
     if old["statuses"] != new["statuses"]:
-        pairs = [f"{i}: {a} -> {b}" for i, (a, b) in enumerate(zip(old["statuses"], new["statuses"], strict=True)) if a != b]
+        pairs = [
+            f"{i}: {a} -> {b}" for i, (a, b) in enumerate(zip(old["statuses"], new["statuses"], strict=True)) if a != b
+        ]
         said.append("statuses " + ", ".join(pairs[:4]))
     if old["converged"] != new["converged"]:
         said.append(f"converged {old['converged']} -> {new['converged']}")

@@ -39,7 +39,6 @@ from fedhold.lab.paper import (
     readings_table,
     sweeps,
 )
-from fedhold.report import save_png
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "reproduce.json"
@@ -218,7 +217,7 @@ def swept(find):
 
 def illustration(one):
     path = DOCS / "figures" / f"{one.name}.png"
-    save_png(one.drawing, path)
+    one.chart.save(path)
     make_small(path)
     return f"![{one.name}](figures/{path.name})\n\n{one.sentence}"
 

@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 
 import fedhold
-from fedhold import RULES, Aggregation
+from fedhold import MIXINGS, RULES, Aggregation
 from fedhold.errors import InfeasibleError
 from fedhold.rules import declaration_of
 
-# The mean holds against nobody, and FoolsGold against copies of one liar alone.
-FRAGILE = ("mean", "fools_gold")
+FRAGILE = [rule for rule in RULES if not declaration_of(RULES[rule]).robust]
 ROBUST = [rule for rule in RULES if rule not in FRAGILE]
 
 # An offset that all clients share changes what these do.
 FROM_ZERO = [rule for rule in RULES if declaration_of(RULES[rule]).from_zero]
 
 # These make updates shorter or longer before they average them, so that the weights need not sum to 1.
-RESCALING = ("sign_guard", "fl_trust")
+RESCALING = [rule for rule in RULES if "Rescaled" in inspect.signature(RULES[rule]).return_annotation]
 
 # Admission is the same for every rule, and comes first. These go the different ways through the data that follow it: weights
 # from distances, from pairs and from directions, rows of columns, both, updates rescaled, a rule that draws.
@@ -38,22 +37,11 @@ M, F = 23, 4
 SMALL = 3.0
 
 BOUNDS = {
-    "krum": (2, 3),
-    "multi_krum": (2, 3),
-    "bulyan": (4, 3),
-    "median_of_means": (2, 1),
-    "trimmed_mean": (2, 1),
-    "mean_around_median": (2, 1),
-    "spectral_filter": (2, 1),
-    "divide_and_conquer": (2, 1),
-    "minimum_diameter_averaging": (2, 1),
-    "monna": (2, 1),
-    "phocas": (2, 1),
-    "covariance_agnostic_filter": (2, 1),
-    "smea": (2, 1),
-    "comparative_gradient_elimination": (2, 1),
+    name: tuple(map(int, found.groups()))
+    for name, function in {**RULES, **MIXINGS}.items()
+    if (found := re.search(r"Needs m >= (\d)f \+ (\d)", function.__doc__))
 }
-"""rule -> (a, b): it needs m >= a f + b. Rules that are not here need one client."""
+"""rule -> (a, b): its docstring says that it needs m >= a f + b. Rules that are not here need one client."""
 
 
 def parameters(rule: str, f: int) -> dict[str, int]:

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.app_opt.pt.lazy_tensor_dict import LazyTensorDict
+from safetensors.torch import save_file
 
+from fedhold import aggregate
 from fedhold.nvflare import RobustAggregator
 
 M = 10
@@ -86,6 +90,29 @@ def test_nothing_good_keeps_the_model(results):
     model, told = round_of(RobustAggregator(), results)
     np.testing.assert_array_equal(model.params["w"], 0)
     assert "the model is kept" in told[-1]
+
+
+def test_tensors_that_nvflare_left_on_disk_are_read(tmp_path):
+    """As its server hands them over with enable_tensor_disk_offload. A file that cannot be read costs its client the round."""
+
+    def on_disk(i):
+        file = tmp_path / f"{i}" / "tensors.safetensors"
+        file.parent.mkdir()
+        good = honest(i)
+        save_file({name: torch.from_numpy(np.asarray(array)) for name, array in good.params.items()}, file)
+        if i == 4:
+            file.write_bytes(b"no tensors")
+        lazy = LazyTensorDict({name: (str(file), name) for name in good.params}, str(file.parent))
+        return FLModel(params={name: lazy.make_lazy_ref(name) for name in good.params}, meta=good.meta)
+
+    aggregator, told = RobustAggregator(), []
+    aggregator.warning = told.append
+    for i in range(M):
+        aggregator.accept_model(on_disk(i))
+    made = aggregator.aggregate_model()
+    expected = aggregate([honest(i).params for i in range(M) if i != 4], samples=[50 + i for i in range(M) if i != 4])
+    np.testing.assert_allclose(made.params["w"].numpy(), expected.value["w"], rtol=1e-5)
+    assert [line.split(" ")[0] for line in told] == ["site-4"]
 
 
 def test_the_order_of_arrival_does_not_matter():

@@ -1,6 +1,5 @@
 """Files that appear whole or not at all, and the one kind of checkpoint that both the laboratory and Flower runs write."""
 
-import io
 import json
 import os
 import pickle
@@ -263,13 +262,6 @@ def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path):
 HISTORY = [{"round": 1, "loss": 0.5}, {"round": 2, "loss": float("inf")}]
 
 
-def old_file(notes):
-    """A checkpoint as holdfast wrote it: without a header."""
-    file = io.BytesIO()
-    np.savez(file, notes=np.frombuffer(json.dumps(notes).encode(), np.uint8), **ARRAYS)
-    return file.getvalue()
-
-
 def test_a_run_grows_round_by_round(tmp_path):
     path = tmp_path / "run"
     checkpoint = Checkpoint(path, "print")
@@ -283,18 +275,10 @@ def test_a_run_grows_round_by_round(tmp_path):
     assert Checkpoint(None, "print").load(5) is None
 
 
-def test_a_run_of_the_laboratory_under_the_old_name_goes_on(tmp_path):
-    path = tmp_path / "run"
-    path.write_bytes(old_file({"run": "print", "history": HISTORY}))
-    arrays, history = Checkpoint(path, "print").load(5)
-    assert history == HISTORY
-    np.testing.assert_array_equal(arrays["w"], ARRAYS["w"])
-
-
 def test_the_laboratory_refuses_other_runs(tmp_path):
     path = tmp_path / "run"
-    for data in (old_file({"run": "other", "history": HISTORY}), old_file({"format": 1, "run": "uuid", "keys": []})):
-        path.write_bytes(data)
+    for notes in ({"run": "other", "history": HISTORY}, {"keys": []}):
+        write_checkpoint(path, "laboratory run", ARRAYS, json.dumps(notes))
         with pytest.raises(ValueError, match=r"is of another run\. Delete it, or name another file"):
             Checkpoint(path, "print").load(5)
     write_checkpoint(path, "Flower run", ARRAYS, json.dumps({"run": "print"}))

@@ -1,24 +1,31 @@
-"""Work for the tests of the process pool, in a file of its own because worker processes import it by name."""
+"""Work for the tests of executors, in a file of its own because worker processes import it by name."""
 
 import os
 import time
 
+from threadpoolctl import threadpool_info
 
-def act(task, tell):
-    """What a task says: tell two numbers and return; fail; or die."""
+from fedhold.lab import tell
+
+
+def act(task):
+    """What a task says: fail in one of two ways, die, or return the worker's limits on threads."""
     if task == "die":
         os._exit(1)
     if task == "fail":
         raise ValueError("no such luck")
-    tell(1)
-    tell(2)
-    return task, os.environ["OPENBLAS_NUM_THREADS"]
+    if task == "unexpected":
+        raise KeyError(task)
+    blas = {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+    return task, os.environ.get("FEDHOLD_THREADS"), blas
 
 
-def unsendable(task, tell):  # noqa: ARG001
+def unsendable(task):
     return lambda: task
 
 
-def sleep(task, tell):
-    tell(os.getpid())
-    time.sleep(task)
+def hold(path):
+    """Write down which process this is, say that half is done, and go on for ever."""
+    path.write_text(str(os.getpid()))
+    tell(0.5)
+    time.sleep(600)

@@ -9,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import click
 from rich.console import Console
 
-from fedhold.bench import Peers, Plan, Results, measure_all, print_results, read_results, write_results
-from fedhold.cli.bench import Earlier, Inputs, Json, Repeat, Round, Rules, Scaling, Seconds, Shapes
+from bench import Peers, Plan, Results, measure_all, print_results, read_results, write_results
+from bench.__main__ import Earlier, Inputs, Json, Repeat, Round, Rules, Scaling, Seconds, Shapes
 from fedhold.cli.parameters import Option, command
 from peers import environment
 from peers.document import draw, write
@@ -33,7 +33,7 @@ def compare(
 ) -> None:
     """Our rules beside those of ByzFL, Flower, geom-median and torchjd, in an environment made for these libraries.
 
-    Speed in multiples of X.mean(0), and the error of rules that iterate. For our rules alone: fedhold bench.
+    Speed in multiples of X.mean(0), and the error of rules that iterate. For our rules alone: python benchmarks/bench.
     """
     console = Console(highlight=False)
     place = environment.folder()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedhold.bench import (
+from bench import (
     FASTER_TARGET,
     OURS,
     OWN_STOPS,

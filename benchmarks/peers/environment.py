@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import fedhold
-from fedhold.bench import readable
+from bench import readable
 
 CUDA = ("nvidia-", "cuda-", "triton")  # packages that only a build for graphics cards needs: gigabytes
 CPU_ONLY = (
@@ -51,7 +51,7 @@ PEERS: dict[str, Library] = {
     "flwr": Library((("flwr>=1.38",),), "about 200 MB with what it needs", needs_torch=False),
 }
 NOTES = "left-out.json"  # libraries that could not be installed, and why
-ALONE = "Measure our rules alone with: fedhold bench."
+ALONE = "Measure our rules alone with: python benchmarks/bench."
 
 
 def folder() -> Path:
@@ -90,7 +90,11 @@ def prepare(environment: Path, console: Console, names: Collection[str] = tuple(
     present = _installed(python)
     problems: dict[str, str] = {}
     needs = importlib.metadata.requires("fedhold") or ()
-    own = [need for need, _, when in (one.partition(";") for one in needs) if "extra" not in when or "fast" in when]
+    own = [
+        need
+        for need, _, when in (one.partition(";") for one in needs)
+        if "extra" not in when or "fast" in when or "data" in when
+    ]
     with console.status("Looking for what fedhold itself needs"):
         done = _pip(python, "install", "--quiet", *own, "matplotlib>=3.8")
     if done.returncode:

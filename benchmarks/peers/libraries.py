@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.bench import Contender, bucketed
+from bench import Contender, bucketed
 
 Array = NDArray[np.float32]
 NOBODY = {  # sender and receiver of a Flower message, which a running federation would fill in

@@ -1,4 +1,4 @@
-"""The MNIST round of fedhold.bench with torch, client by client, and ByzFL.
+"""The MNIST round of bench with torch, client by client, and ByzFL.
 
 It computes the gradients of all clients at the same model and shards as ours, puts lies in the place of a fifth of them,
 and aggregates. ByzFL has no Huber; its geometric median, three steps from zero, is the nearest rule it has. Its attack
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from fedhold.bench import LIARS, RoundPeer, TimedRound, timed
+from bench import LIARS, RoundPeer, TimedRound, timed
 from fedhold.lab import Scenario
 from fedhold.lab.paper import MNIST_STEP
 from peers.libraries import byzfl

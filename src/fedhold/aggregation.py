@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhold.certificate import Certificate, Proof
-from fedhold.errors import InfeasibleError, integer
+from fedhold.errors import InfeasibleError
 from fedhold.geometry import Geometry, Measurement, Rescaled, Solved, normalised
 from fedhold.kernels import Matrix, Vector, Weights, numbers, one_blas_thread
 from fedhold.plan import plan_for
@@ -42,7 +42,7 @@ SHOWN = 40  # rows of a printed table, half from each end
 @one_blas_thread  # Passes have threads of their own.
 def aggregate(
     updates: Any,
-    rule: str | Callable[..., Any] = DEFAULT,
+    rule: str | Callable[..., Any] | tuple[Stage, ...] = DEFAULT,
     *,
     samples: ArrayLike | None = None,
     rng: np.random.Generator | int | None = None,

@@ -11,10 +11,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 __all__ = [
     "FEWER",
+    "MOST_STORED",
     "InfeasibleError",
     "condition",
     "integer",
     "listed",
+    "one_line",
     "positive",
     "require",
     "unknown",
@@ -25,6 +27,7 @@ __all__ = [
 
 FEWER = "Lower f, or gather more clients."  # the remedy where a bound on m in terms of f fails
 MOST_SHOWN = 160  # characters of a client's text that a reader is shown
+MOST_STORED = 200  # characters of it that an audit file keeps
 
 
 class InfeasibleError(ValueError):
@@ -102,11 +105,12 @@ def word_among(value: object, name: str, words: Sequence[str]) -> None:
         raise ValueError(unknown(f"value for {name}:", str(value), words))
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The message for an unknown name: it offers the nearest known one, and lists all of them."""
+def unknown(what: str, name: str, known: Iterable[str], meant: str | None = None) -> str:
+    """The message for an unknown name: it offers the one that was meant, by default the nearest, and lists all of them."""
     words = sorted(known)
-    near = difflib.get_close_matches(name, words, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    if meant is None:
+        meant = next(iter(difflib.get_close_matches(name, words, n=1)), "")
+    hint = f" Did you mean {meant!r}?" if meant else ""
     return f"unknown {what} {name!r}.{hint} Known: {listed(words)}."
 
 
@@ -131,3 +135,13 @@ def visible(text: object, most: int = MOST_SHOWN, *, encoding: str = "utf-8") ->
     )
     cut = "..." if len(whole) > most or len(shown) > most else ""
     return (shown[:most] + cut).encode(encoding, "backslashreplace").decode(encoding)
+
+
+def one_line(text: object, most: int = MOST_STORED) -> str:
+    r"""The text as one line of at most `most` characters, with a blank for every run of unprintable characters and blanks.
+
+    >>> one_line("no\x00 such\n\n file"), one_line("x" * 9, most=6)
+    ('no such file', 'xxx...')
+    """
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)[: 4 * most]).split())
+    return line if len(line) <= most else line[: most - 3] + "..."

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedhold.aggregation import aggregate
 from fedhold.audit import unusable_metrics
-from fedhold.report import one_line
+from fedhold.errors import one_line
 from fedhold.spec import DEFAULT, parse
 
 try:
@@ -55,8 +55,8 @@ class RobustAggregator(ModelAggregator):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        parse(rule, parameters or {})  # an unknown rule is an error now, before a round is lost on it
-        self.rule, self.parameters, self.sample_cap, self.seed = rule, dict(parameters or {}), sample_cap, seed
+        self.stages = parse(rule, parameters or {})  # an unknown rule is an error now, before a round is lost on it
+        self.sample_cap, self.seed = sample_cap, seed
         self.rng = np.random.default_rng(seed)  # It goes on from round to round: no two rounds draw alike.
         self.results: dict[str, FLModel] = {}
 
@@ -74,16 +74,10 @@ class RobustAggregator(ModelAggregator):
         results = [self.results[name] for name in names]
         # The kind that most clients sent: models, or differences. Clients that sent the other kind are rejected.
         kind = Counter(result.params_type for result in results).most_common(1)[0][0] if results else ParamsType.DIFF
-        # Anything but a dict of arrays is no update. Text would be taken for the path of a file.
-        alike = [
-            result.params if result.params_type == kind and isinstance(result.params, Mapping) else None
-            for result in results
-        ]
+        alike = [_arrays(result.params) if result.params_type == kind else None for result in results]
         claims = [(result.meta or {}).get(WEIGHT, 1) for result in results]
         try:
-            done = aggregate(
-                alike, self.rule, samples=claims, sample_cap=self.sample_cap, rng=self.rng, **self.parameters
-            )
+            done = aggregate(alike, self.stages, samples=claims, sample_cap=self.sample_cap, rng=self.rng)
         except ValueError as problem:
             self.warning(f"the model is kept: {problem}")
             return FLModel(params_type=ParamsType.DIFF, params={})
@@ -107,3 +101,16 @@ class RobustAggregator(ModelAggregator):
         total = math.fsum(samples[i] for i in usable)
         keys = given[usable[0]] if usable else []
         return {key: float(np.sum([given[i][key] * (samples[i] / total) for i in usable])) for key in keys}
+
+
+def _arrays(params: object) -> dict[str, Any] | None:
+    """The arrays of a result, also those that NVFlare left on disk (`enable_tensor_disk_offload`); None where it has none.
+
+    Anything but a dict of arrays is no update. Text would be taken for the path of a file.
+    """
+    if not isinstance(params, Mapping):
+        return None
+    try:
+        return {name: value.materialize() if hasattr(value, "materialize") else value for name, value in params.items()}
+    except Exception:  # the bytes on disk are the client's, and so is what reading them raises
+        return None

@@ -1,11 +1,13 @@
 """Specs: text such as "nearest_neighbour_mixing(f=10) | huber(threshold=by_samples(0, 2))", parsed into its stages.
 
-A name is that of a registry, or "module:name" for a function of the user's own, which is imported.
+Rules, mixings, attacks, data, partitions and models are written alike, as a `Part`. Its name is that of a registry, or
+"module:name" for a function of the user's own, which is imported.
 """
 
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import inspect
 import re
@@ -17,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from fedhold import rules, thresholds
+from fedhold import thresholds
 from fedhold.errors import listed, unknown, well_typed
-from fedhold.rules import Declaration, declaration_of
+from fedhold.rules import MIXINGS, RULES, Declaration, declaration_of, spectral_huber
 
 __all__ = [
     "DEFAULT",
@@ -27,62 +29,23 @@ __all__ = [
     "MIXINGS",
     "RULES",
     "THRESHOLDS",
-    "UNREADABLE",
+    "Part",
     "Stage",
-    "Written",
     "function_named",
     "name_of",
     "parse",
-    "written",
+    "unknown_part",
 ]
 
 Function = Callable[..., Any]
 
 OWN = re.compile(r"""('[^']*'|"[^"]*")|([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)""")
 
-RULES: dict[str, Function] = {
-    rule.__name__: rule
-    for rule in (
-        rules.mean,
-        rules.spectral_huber,
-        rules.huber,
-        rules.geometric_median,
-        rules.median_of_means,
-        rules.krum,
-        rules.multi_krum,
-        rules.bulyan,
-        rules.median,
-        rules.trimmed_mean,
-        rules.mean_around_median,
-        rules.centered_clipping,
-        rules.spectral_filter,
-        rules.divide_and_conquer,
-        rules.minimum_diameter_averaging,
-        rules.monna,
-        rules.phocas,
-        rules.covariance_agnostic_filter,
-        rules.smea,
-        rules.comparative_gradient_elimination,
-        rules.sign_guard,
-        rules.fl_trust,
-        rules.fools_gold,
-    )
-}
-MIXINGS: dict[str, Function] = {
-    mixing.__name__: mixing
-    for mixing in (
-        rules.nearest_neighbour_mixing,
-        rules.bucketing,
-        rules.clipping,
-        rules.adaptive_clipping,
-        rules.screen,
-    )
-}
 THRESHOLDS: dict[str, Function] = {
     threshold.__name__: threshold
     for threshold in (thresholds.automatic, thresholds.fixed, thresholds.by_samples, thresholds.from_theory)
 }
-DEFAULT = rules.spectral_huber.__name__  # the rule where nobody names one; docs/default.md says why
+DEFAULT = spectral_huber.__name__  # the rule where nobody names one; docs/default.md says why
 # What Python raises where text is no expression, or one nested too deeply.
 UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 # Arguments of aggregate() that a stage receives if its function has such parameters.
@@ -90,17 +53,49 @@ FROM_CALL = ("rng", "root", "start")
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A rule or a mixing, with its parameters.
+class Part:
+    """A rule, a mixing, an attack, data, a partition or a model, as it is written: "dirichlet(alpha=0.1)".
 
-    name        as in `RULES` or `MIXINGS`, or the name of a user's function
-    function    takes the geometry first, then the parameters by name
-    parameters  those given in the spec or in the call
+    name        that of a registry, or "module:name"; it is not looked up, and may be unknown
+    parameters  by name
     """
 
     name: str
-    function: Callable[..., Any]
     parameters: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, text: str, what: str, *, literal: bool = False) -> Part:
+        """The part that a text is.
+
+        text     a name, module:name, or either of them with parameters in parentheses
+        what     what it stands for, for errors
+        literal  leave what is neither a number, a string nor a list of them as it is written. By default it is read as a
+                 threshold, such as by_samples(0, 20), and anything else is an error
+
+        >>> Part.read("dirichlet(alpha=0.1)", "partition")
+        Part(name='dirichlet', parameters={'alpha': 0.1})
+        >>> Part.read("huber_attack(threshold=by_samples(0, 20))", "attack", literal=True).parameters
+        {'threshold': 'by_samples(0, 20)'}
+        >>> Part.read("parts:votes", "rule").name
+        'parts:votes'
+        """
+        return _part(_tree(text, what, "a name, or name(parameter=1)"), _literal if literal else _value)
+
+    def __str__(self) -> str:
+        given = ", ".join(f"{name}={_shown(value)}" for name, value in self.parameters.items())
+        return f"{self.name}({given})" if given else self.name
+
+
+@dataclass(frozen=True)
+class Stage(Part):
+    """A rule or a mixing, with the function that it names.
+
+    name        as in `RULES` or `MIXINGS`, or the name of a user's function
+    parameters  those given in the spec or in the call
+    function    takes the geometry first, then the parameters by name
+    """
+
+    function: Callable[..., Any]
 
     def __post_init__(self) -> None:
         accepted = _parameters_of(self.function)
@@ -164,10 +159,6 @@ class Stage:
         """Whether the function has a parameter of this name."""
         return name in _parameters_of(self.function)
 
-    def __str__(self) -> str:
-        given = ", ".join(f"{name}={_shown(value)}" for name, value in self.parameters.items())
-        return f"{self.name}({given})" if given else self.name
-
 
 @lru_cache(maxsize=256)  # Looking at a signature takes as long as a small solve.
 def _signature(function: Function) -> Mapping[str, inspect.Parameter]:
@@ -182,80 +173,46 @@ def _parameters_of(function: Function) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(function).parameters
 
 
-def parse(rule: str | Callable[..., Any], parameters: Mapping[str, Any]) -> list[Stage]:
+def parse(rule: str | Function | tuple[Stage, ...], parameters: Mapping[str, Any]) -> tuple[Stage, ...]:
     """The stages of a rule or spec; the last of them is the rule, those before it are mixings.
 
-    rule        a name, a spec, or a function of the geometry
-    parameters  further parameters of the rule, beside those in the spec
+    rule        a name, a spec, a function of the geometry, or stages that were parsed before
+    parameters  further parameters of the rule, beside those in the spec; none with stages, which have theirs
+
+    >>> stages = parse("bucketing(size=2) | krum(f=1)", {})
+    >>> [stage.name for stage in stages], parse(stages, {}) is stages
+    (['bucketing', 'krum'], True)
     """
+    if isinstance(rule, tuple) and rule and all(isinstance(stage, Stage) for stage in rule):
+        if parameters:
+            raise TypeError(f"stages have their parameters; got {listed(parameters)} beside them. Pass it to parse().")
+        return rule
     if callable(rule):
-        return [Stage(getattr(rule, "__name__", type(rule).__name__), rule, dict(parameters))]
+        return (Stage(getattr(rule, "__name__", type(rule).__name__), dict(parameters), rule),)
     if not isinstance(rule, str):
         raise TypeError(
             f"rule must be a name, a spec or a function, got {type(rule).__name__}. Known: {listed(sorted(RULES))}."
         )
     if rule in RULES:
-        return [Stage(rule, RULES[rule], dict(parameters))]
-    *mixings, final = _calls(rule)
-    stages = [_stage(call, MIXINGS, "mixing", {}) for call in mixings]
-    return [*stages, _stage(final, RULES, "rule", parameters)]
+        return (Stage(rule, dict(parameters), RULES[rule]),)
+    *mixings, final = _parts(rule)
+    stages = [Stage(part.name, part.parameters, function_named(part.name, "mixing", MIXINGS)) for part in mixings]
+    twice = [name for name in final.parameters if name in parameters]
+    if twice:
+        raise TypeError(f"{final.name}: {twice[0]} is given in the spec and as an argument. Pass it once.")
+    function = function_named(final.name, "rule", RULES)
+    return (*stages, Stage(final.name, {**final.parameters, **parameters}, function))
 
 
 @lru_cache(maxsize=256)
-def _calls(spec: str) -> tuple[Written, ...]:
-    """The calls that a spec is made of, as they are written. They are kept, because every round has the same spec."""
-    parts: list[ast.expr] = []
+def _parts(spec: str) -> tuple[Part, ...]:
+    """The parts of a spec. They are kept, because every round has the same spec."""
+    nodes: list[ast.expr] = []
     tree = _tree(spec, "rule", "a name, name(f=10), or mixing(f=10) | name(f=10)")
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
-        parts.insert(0, tree.right)
+        nodes.insert(0, tree.right)
         tree = tree.left
-    return tuple(_call(part) for part in (tree, *parts))
-
-
-def _stage(call: Written, known: Mapping[str, Callable[..., Any]], what: str, more: Mapping[str, Any]) -> Stage:
-    if what == "rule" and call.name in MIXINGS:
-        raise ValueError(unknown(what, call.name, known) + " (it is a mixing: write it before a rule)")
-    function, arguments = function_named(call.name, what, known), call.parameters
-    twice = [key for key in arguments if key in more]
-    if twice:
-        raise TypeError(f"{call.name}: {twice[0]} is given in the spec and as an argument. Pass it once.")
-    return Stage(call.name, function, {**arguments, **more})
-
-
-@dataclass(frozen=True)
-class Written:
-    """A call as it is written, such as "dirichlet(alpha=0.1)": a name, and the parameters by name, each as an expression.
-
-    Nothing is looked up: the name may be unknown here.
-    """
-
-    name: str
-    arguments: Mapping[str, ast.expr]
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters' values; an error for what is neither a literal nor a threshold."""
-        return {name: _value(node) for name, node in self.arguments.items()}
-
-    @property
-    def texts(self) -> dict[str, str]:
-        """The parameters as they are written."""
-        return {name: ast.unparse(node) for name, node in self.arguments.items()}
-
-
-def written(text: str, what: str) -> Written:
-    """The call that a text is.
-
-    text  a name, module:name, or either of them with parameters in parentheses
-    what  what it stands for, for errors
-
-    >>> call = written("dirichlet(alpha=0.1)", "partition")
-    >>> call.name, call.parameters
-    ('dirichlet', {'alpha': 0.1})
-    >>> written("parts:votes", "rule").name
-    'parts:votes'
-    """
-    return _call(_tree(text, what, "a name, or name(parameter=1)"))
+    return tuple(_part(node, _value) for node in (tree, *nodes))
 
 
 def function_named(name: str, what: str, known: Mapping[str, Function]) -> Function:
@@ -272,7 +229,7 @@ def function_named(name: str, what: str, known: Mapping[str, Function]) -> Funct
         return known[name]
     place, colon, own = name.partition(":")
     if not colon:
-        raise ValueError(unknown(what, name, known) + f" One of your own is written module:{name}.")
+        raise ValueError(unknown_part(what, name, known) + f" One of your own is written module:{name}.")
     try:
         found: Any = importlib.import_module(place)
     except ModuleNotFoundError as problem:
@@ -293,12 +250,49 @@ def function_named(name: str, what: str, known: Mapping[str, Function]) -> Funct
     return function
 
 
+def unknown_part(what: str, name: str, known: Mapping[str, Function]) -> str:
+    """The message for an unknown name of a registry: it suggests what papers call so, and otherwise the nearest name.
+
+    Letters alone never lead to a rule that is not robust. A name of a mixing in place of a rule is told apart, and vice versa.
+
+    what   what it is, as for `function_named`
+    name   as it is written
+    known  the registry
+
+    >>> unknown_part("rule", "trmean", RULES)[:51]
+    "unknown rule 'trmean'. Did you mean 'trimmed_mean'?"
+    """
+    stages = known is RULES or known is MIXINGS
+    meant = _meant(name, {**RULES, **MIXINGS} if stages else known)
+    message = unknown(what, name, known, "" if meant == name else meant)
+    if not stages or not meant or meant in known:
+        return message
+    place = "a mixing: write it before a rule" if meant in MIXINGS else "a rule: write it last"
+    return f"{message} ({'it' if meant == name else meant} is {place})"
+
+
+def _meant(name: str, known: Mapping[str, Function]) -> str:
+    """The known name that a user means by another one; "" where there is none."""
+    robust = [word for word, function in known.items() if declaration_of(function).robust]
+    return _called(name, known) or next(iter(difflib.get_close_matches(name, robust, n=1)), "")
+
+
+def _called(name: str, known: Mapping[str, Function]) -> str:
+    """What papers and other libraries call so, whatever they write between its letters; "" where there is nothing."""
+    names = {word: (word, *declaration_of(function).also_known_as) for word, function in known.items()}
+    return next((word for word in known if _letters(name) in map(_letters, names[word])), "")
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
+
+
 def name_of(function: Function) -> str:
     """ "module:name", by which another process can import a function; an error for one that has no such name.
 
     function  defined at the top of a module
 
-    >>> name_of(rules.krum)
+    >>> name_of(RULES["krum"])
     'fedhold.rules.selection:krum'
     """
     name = getattr(function, "__qualname__", type(function).__name__)
@@ -312,23 +306,44 @@ def name_of(function: Function) -> str:
 def _tree(text: str, what: str, form: str) -> ast.expr:
     """The syntax tree. Python has no operator `:`, so that `@` stands for it, which binds tighter than `|`."""
     try:
-        return ast.parse(OWN.sub(lambda m: m[1] or f"{m[2]}@{m[3]}", text.strip()), mode="eval").body
+        tree = ast.parse(OWN.sub(lambda m: m[1] or f"{m[2]}@{m[3]}", text.strip()), mode="eval").body
+        ast.unparse(tree)  # Errors show parts of it, which fails where it is nested too deeply.
+        return tree
     except UNREADABLE:
         raise ValueError(
-            f"cannot read the {what} {text!r:.100}. Write {form}; one of your own is module:name."
+            f"cannot read the {what} {text!r:.100}.{_hint(text)} Write {form}; one of your own is module:name."
         ) from None
 
 
-def _call(node: ast.expr) -> Written:
+def _hint(text: str) -> str:
+    """The rule or mixing that is written with another sign between its words, as in multi-krum."""
+    name = text.partition("(")[0].strip()
+    word = _called(name, {**RULES, **MIXINGS})
+    return f" Did you mean {word!r}?" if word not in ("", name) else ""
+
+
+def _part(node: ast.expr, value: Callable[[ast.expr], Any]) -> Part:
+    """The part that a node is; `value` reads its parameters."""
     module = ""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         module, node = f"{ast.unparse(node.left)}:", node.right
     name, words = (node.func, node.keywords) if isinstance(node, ast.Call) and not node.args else (node, [])
-    if isinstance(name, ast.Name) or (module and isinstance(name, ast.Attribute)):
-        return Written(module + ast.unparse(name), {str(word.arg): word.value for word in words})
+    parameters = {word.arg: word.value for word in words if word.arg is not None}
+    named = isinstance(name, ast.Name) or (module and isinstance(name, ast.Attribute))
+    if named and len(parameters) == len(words):
+        return Part(module + ast.unparse(name), {key: value(given) for key, given in parameters.items()})
     raise ValueError(
-        f"cannot read {ast.unparse(node)!r}. Write name(f=10): parameters go by name; one of your own is module:name."
+        f"cannot read {ast.unparse(node)!r}.{_hint(ast.unparse(node))} Write name(f=10): parameters go by name, each once; "
+        "one of your own is module:name."
     )
+
+
+def _literal(node: ast.expr) -> Any:
+    """A literal; anything else as it is written."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)
 
 
 def _value(node: ast.expr) -> Any:

@@ -3,8 +3,7 @@
 In: bytes, or arrays and notes. Out: files, and the same arrays and notes again. Imports nothing of fedhold.
 
 A checkpoint is one .npz file, read without pickle. Its members are the arrays, `notes` (JSON, the rest of the state) and
-`header` (JSON: the program, the kind of run, the version of the format, and the names of the arrays). Files without a header
-were written under an earlier name of this project; they have format 1 and are read like the others.
+`header` (JSON: the program, the kind of run, the version of the format, and the names of the arrays).
 """
 
 from __future__ import annotations
@@ -187,11 +186,7 @@ def read_checkpoint(path: Path, kind: str) -> Contents:
                 raise ValueError("it is compressed, and could be much larger than it seems")
             members = {name: file[name] for name in file.files}
         notes = dict(json.loads(members.pop(NOTES).tobytes()))
-        if HEADER in members:
-            header = dict(json.loads(members.pop(HEADER).tobytes()))
-        else:  # A file without a header was written under an earlier name of this project.
-            version = notes.get("format", FORMAT)
-            header = {"program": PROGRAM, "kind": kind, "format": version, "arrays": list(members)}
+        header = dict(json.loads(members.pop(HEADER).tobytes()))
         program, met, version = header["program"], header["kind"], header["format"]
         if list(members) != header["arrays"]:  # a zip file whose directory is damaged may just seem to hold less
             raise ValueError(f"it has the arrays {list(members)}, and should have {header['arrays']}")

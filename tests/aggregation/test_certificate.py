@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import sys
 from fractions import Fraction
 from itertools import combinations, pairwise
 

@@ -101,10 +101,13 @@ def test_a_call_that_was_never_valid_is_refused_whatever_clients_send(rule, reje
     assert_refused(ValueError, *met, call=lambda: aggregate(updates, rule, f=F))
 
 
-@pytest.mark.parametrize("name", [name for name in (*RULES, *MIXINGS) if name in BOUNDS])
+@pytest.mark.parametrize("name", [*RULES, *MIXINGS])
 def test_the_bound_is_declared(name):
+    declared = declaration_of({**RULES, **MIXINGS}[name]).bound
+    if name not in BOUNDS:
+        assert declared is None
+        return
     a, b = BOUNDS[name]
-    declared = declaration_of(RULES[name]).bound
     assert (declared.per_liar, declared.more) == (a, b)
     assert all(declared.most_liars(a * f + b) == f for f in range(9))
     assert declared.most_liars(0) == 0

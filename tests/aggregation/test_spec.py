@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from fedhold import aggregate, thresholds
-from fedhold.spec import THRESHOLDS, parse
+from fedhold import MIXINGS, RULES, aggregate, thresholds
+from fedhold.lab import ATTACKS
+from fedhold.rules import declaration_of
+from fedhold.spec import THRESHOLDS, Part, function_named, parse
 
 N = np.array([4000.0, 6000.0, 10_000.0])
 D = np.array([1.0, 2.0, 30.0])
@@ -71,3 +73,84 @@ def test_functions_of_ones_own_have_their_names():
 
     assert "Own" in aggregate(np.eye(3), "huber", threshold=Own()).rule
     assert str(parse("huber", {"threshold": np.maximum.reduce})[0]) == "huber(threshold=ufunc.reduce)"
+
+
+# Names
+
+MEANT = {
+    **{"trmean": "trimmed_mean", "TrMean": "trimmed_mean", "trimmedmean": "trimmed_mean", "cwtm": "trimmed_mean"},
+    **{"fedavg": "mean", "FedAvg": "mean", "cwmed": "median", "coordinate_median": "median"},
+    **{"meamed": "mean_around_median", "mda": "minimum_diameter_averaging", "rfa": "geometric_median"},
+    **{"geomed": "geometric_median", "gmm": "median_of_means", "caf": "covariance_agnostic_filter"},
+    **{"cge": "comparative_gradient_elimination", "dnc": "divide_and_conquer", "multi-krum": "multi_krum"},
+    **{"multikrum": "multi_krum", "cc": "centered_clipping", "fltrust": "fl_trust", "foolsgold": "fools_gold"},
+    **{"signguard": "sign_guard", "nnm": "nearest_neighbour_mixing", "arc": "adaptive_clipping"},
+}
+
+
+@pytest.mark.parametrize(("name", "meant"), MEANT.items())
+def test_a_name_from_the_literature_leads_to_its_rule_and_is_no_spelling_of_it(name, meant):
+    with pytest.raises(ValueError, match=rf"unknown rule .*Did you mean '{meant}'\?") as problem:
+        function_named(name, "rule", RULES)
+    assert ("is a mixing: write it before a rule" in str(problem.value)) == (meant in MIXINGS)
+
+
+@pytest.mark.parametrize("spec", ["multi-krum(f=1)", "multi krum", "nnm(f=1) | multi-krum", "Multi-Krum(f=1)"])
+def test_other_signs_between_the_words_of_a_name(spec):
+    with pytest.raises(ValueError, match=r"Did you mean '(multi_krum|nearest_neighbour_mixing)'\? "):
+        aggregate(np.eye(7), spec)
+
+
+def test_no_two_rules_have_one_name_in_the_literature():
+    known = {**RULES, **MIXINGS}
+    names = [name.replace("_", "") for rule in known for name in (rule, *declaration_of(known[rule]).also_known_as)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", ["maen", "meann", "means", "trmeen", "fedagv", "fool_gold", "fools_gld"])
+def test_letters_alone_lead_to_no_rule_that_is_not_robust(name):
+    with pytest.raises(ValueError, match="unknown rule") as problem:
+        aggregate(np.eye(3), name)
+    assert "'mean'" not in str(problem.value)
+    assert "Did you mean 'fools_gold'" not in str(problem.value)
+
+
+def test_a_rule_in_place_of_a_mixing():
+    with pytest.raises(ValueError, match=r"unknown mixing 'median'\. Known.*it is a rule: write it last"):
+        aggregate(np.eye(3), "median | median")
+    with pytest.raises(ValueError, match=r"unknown rule 'screen'\. Known.*it is a mixing: write it before a rule"):
+        aggregate(np.eye(3), "bucketing | screen")
+
+
+def test_other_registries_suggest_by_letters():
+    with pytest.raises(ValueError, match=r"unknown attack 'imp'\. Did you mean 'ipm'"):
+        function_named("imp", "attack", ATTACKS)
+
+
+# Parts
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("ipm", Part("ipm", {})),
+        (" ipm( scale = 2 ) ", Part("ipm", {"scale": 2})),
+        ("mine:ring(sides=[1, 2])", Part("mine:ring", {"sides": [1, 2]})),
+        ("mnist(hidden=-4, name='a:b(c=1)')", Part("mnist", {"hidden": -4, "name": "a:b(c=1)"})),
+        ("huber(threshold=inf)", Part("huber", {"threshold": np.inf})),
+    ],
+)
+def test_a_part_is_read_and_written(text, part):
+    assert Part.read(text, "part") == part
+    assert Part.read(str(part), "part") == part if "inf" not in text else str(part) == text
+
+
+DEEP = ["ipm(scale=" + "-" * depth + "1)" for depth in (300, 900, 5000)]
+
+
+@pytest.mark.parametrize(
+    "text", [*DEEP, "ipm(2)", "ipm(scale=1, scale=2)", "ipm(**x)", "ipm.x", "a | b", "ipm(", "", "ipm(scale=x)"]
+)
+def test_what_is_no_part_is_refused(text):
+    with pytest.raises(ValueError, match=r"cannot read .*Write"):
+        Part.read(text, "attack")

@@ -4,11 +4,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import agreement
 import numpy as np
 import pytest
-from agreement import PAIRS, Pair, compared, ours
 
+import agreement
+from agreement import PAIRS, Pair, compared, ours
 from fedhold import MIXINGS, RULES
 from fedhold.lab import ATTACKS
 

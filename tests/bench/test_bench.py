@@ -1,5 +1,6 @@
 """The benchmark of our own rules: tables and JSON agree, trouble is reported, the reference is right."""
 
+import doctest
 import json
 import math
 from dataclasses import replace
@@ -9,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-import fedhold.bench.machine
-import fedhold.bench.round
-import fedhold.bench.timing
-from fedhold import aggregate
-from fedhold.bench import (
+import bench.machine
+import bench.round
+import bench.tables
+import bench.timing
+from bench import (
     OURS,
     OWN,
     SHAPES,
@@ -32,11 +33,12 @@ from fedhold.bench import (
     read_results,
     write_results,
 )
-from fedhold.bench.inputs import Case, measure_inputs
-from fedhold.bench.reference import PULLS, gram, off_by, solve
-from fedhold.bench.round import RoundPeer, measure_round, timed
-from fedhold.bench.timing import GROWTH_RULES, clients, liars, measure, measure_growth, slope
-from fedhold.cli.app import app
+from bench.__main__ import app
+from bench.inputs import Case, measure_inputs
+from bench.reference import PULLS, gram, off_by, solve
+from bench.round import RoundPeer, measure_round, timed
+from bench.timing import GROWTH_RULES, clients, liars, measure, measure_growth, slope
+from fedhold import aggregate
 from fedhold.lab import DataError, Scenario
 
 SMALL = ["23x200", "30x300"]
@@ -99,13 +101,13 @@ def test_unconverged_results_are_seen(run):
 
 def test_an_earlier_run_is_shown_again(run):
     printed, path = run
-    shown = CliRunner().invoke(app, ["bench", "--from", str(path)], env={"COLUMNS": "200"})
+    shown = CliRunner().invoke(app, ["--from", str(path)], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert shown.output.split() == printed.split()
 
 
 def test_results_are_kept_after_each_part(monkeypatch):
-    monkeypatch.setattr(fedhold.bench.round, "prepare", nowhere)
+    monkeypatch.setattr(bench.round, "prepare", nowhere)
     kept = []
     plan = replace(Plan.of(SMALL, "mean", 1, 5.0), round=True)
     measure_all(plan, Console(quiet=True), lambda results: kept.append((len(results["shapes"]), "round" in results)))
@@ -146,8 +148,8 @@ def test_a_bound_that_does_not_hold_is_said_in_its_row_where_code_is_compiled_ah
 
 def test_a_slow_peer_is_run_once(monkeypatch):
     ticks = iter(np.arange(0, 1000, 7.0))
-    monkeypatch.setattr(fedhold.bench.timing.time, "perf_counter", lambda: next(ticks))
-    monkeypatch.setattr(fedhold.bench.timing.time, "sleep", quiet)
+    monkeypatch.setattr(bench.timing.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(bench.timing.time, "sleep", quiet)
     rows = measure(clients(23, 200, 0), ["median"], [peer()], repeat=3, budget=5.0, watch=quiet)
     for row in rows:
         assert (row["status"], row["seconds"]) == ("once", [7.0])
@@ -156,8 +158,8 @@ def test_a_slow_peer_is_run_once(monkeypatch):
 
 def test_repeats_end_when_the_time_is_up(monkeypatch):
     ticks = iter(np.arange(0, 1000, 3.0))
-    monkeypatch.setattr(fedhold.bench.timing.time, "perf_counter", lambda: next(ticks))
-    monkeypatch.setattr(fedhold.bench.timing.time, "sleep", quiet)
+    monkeypatch.setattr(bench.timing.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(bench.timing.time, "sleep", quiet)
     row = measure(clients(23, 200, 0), ["median"], [peer()], repeat=9, budget=5.0, watch=quiet)[-1]
     assert (row["status"], row["seconds"]) == ("measured", [3.0, 3.0])
 
@@ -179,8 +181,8 @@ def test_a_peer_that_is_not_there_has_no_column():
 
 
 def test_memory_is_known():
-    assert fedhold.bench.machine.available_memory() > 2**20
-    assert [fedhold.bench.machine.readable(n) for n in (12, 3_400, 5.6e6, 7.8e9)] == ["12 B", "3 kB", "6 MB", "7.8 GB"]
+    assert bench.machine.available_memory() > 2**20
+    assert [bench.machine.readable(n) for n in (12, 3_400, 5.6e6, 7.8e9)] == ["12 B", "3 kB", "6 MB", "7.8 GB"]
 
 
 def test_figures_from_a_busy_machine_say_so(run):
@@ -305,7 +307,7 @@ def test_tables_of_what_people_send():
 
 
 def test_a_round_without_data_says_so(monkeypatch):
-    monkeypatch.setattr(fedhold.bench.round, "prepare", nowhere)
+    monkeypatch.setattr(bench.round, "prepare", nowhere)
     assert measure_round(None, repeat=1, seed=0, watch=quiet) == {"failed": "no source has MNIST"}
 
 
@@ -341,13 +343,13 @@ class Task:
 def tiny_round(monkeypatch):
     """A round whose gradients are all ones."""
     scenario = Scenario(Task(), Shards())
-    monkeypatch.setattr(fedhold.bench.round, "prepare", lambda *_: scenario)
+    monkeypatch.setattr(bench.round, "prepare", lambda *_: scenario)
 
 
 @pytest.mark.usefixtures("tiny_round")
 def test_another_round_is_timed_beside_ours(monkeypatch):
     ticks = iter(np.arange(0, 1000, 1.0))
-    monkeypatch.setattr(fedhold.bench.round.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(bench.round.time, "perf_counter", lambda: next(ticks))
     twice = RoundPeer("twice", lambda *_: lambda: timed(lambda: 2 * np.ones((500, 3)), quiet, quiet))
     found = measure_round(twice, repeat=2, seed=0, watch=quiet)
     assert (found["clients"], found["liars"], found["missing"]) == (500, 100, "")
@@ -370,7 +372,7 @@ def test_another_round_may_be_missing():
 
 
 def test_help_tells_the_options():
-    told = CliRunner().invoke(app, ["bench", "--help"])
+    told = CliRunner().invoke(app, ["--help"])
     assert told.exit_code == 0
     for option in ("shape", "rules", "repeat", "seconds", "json", "inputs", "round", "scaling", "from"):
         assert f"--{option}" in told.output
@@ -379,7 +381,7 @@ def test_help_tells_the_options():
 
 def test_the_command_measures(tmp_path):
     out = tmp_path / "few.json"
-    words = ["bench", "--shape", "10x50", "--rules", "median, huber", "--repeat", "1", "--json", str(out)]
+    words = ["--shape", "10x50", "--rules", "median, huber", "--repeat", "1", "--json", str(out)]
     told = CliRunner().invoke(app, words)
     assert told.exit_code == 0, told.output
     assert "10 clients x 50 numbers" in told.output
@@ -396,12 +398,12 @@ def test_the_command_measures(tmp_path):
         (["--rules", "medain"], "median"),
         (["--repeat", "0"], "repeat"),
         (["--seconds", "-1"], "seconds"),
-        (["--from", "nowhere.json"], "fedhold bench --json"),
+        (["--from", "nowhere.json"], "python benchmarks/bench --json"),
         (["--peers"], "No such option"),
     ],
 )
 def test_a_bad_call_says_what_to_do(words, remedy):
-    told = CliRunner().invoke(app, ["bench", *words])
+    told = CliRunner().invoke(app, words)
     assert told.exit_code == 2
     assert remedy in " ".join(told.output.split())
 
@@ -410,3 +412,10 @@ def test_shapes_of_the_default_table_are_read():
     assert [m * d for m, d in Plan.of([], "", 1, 1.0).shapes] == [
         math.prod(map(int, shape.split("x"))) for shape in SHAPES
     ]
+
+
+@pytest.mark.parametrize("module", [bench.tables, bench.timing])
+def test_docstring_examples_run(module):
+    told = doctest.testmod(module)
+    assert told.attempted > 0
+    assert told.failed == 0

@@ -99,7 +99,7 @@ def test_moved_is_measured_from_the_huber_aggregate_that_the_proof_is_about():
     assert example.moved(default.result) <= default.result.certificate.radius(0) / example.spread * (1 + 1e-6)
 
 
-COMMANDS = "aggregate, arena, bench, demo, init, list, report, reproduce, round, run, watch"
+COMMANDS = "aggregate, arena, demo, init, list, report, reproduce, round, run, watch"
 LISTED_NAMES = (*RULES, *MIXINGS, *THRESHOLDS, *ATTACKS, *DATA, *MODELS, *PARTITIONS)
 
 
@@ -184,7 +184,7 @@ def test_help_loads_no_laboratory_and_no_audit():
     code = (
         "import sys; from fedhold.cli import main; sys.argv[1:] = ['--help']\n"
         "try: main()\n"
-        "except SystemExit: print(*(name for name in ('fedhold.lab', 'fedhold.audit', 'fedhold.bench') if name in sys.modules))"
+        "except SystemExit: print(*(name for name in ('fedhold.lab', 'fedhold.audit') if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == "Usage: fedhold [OPTIONS] COMMAND [ARGS]..."
@@ -212,15 +212,12 @@ def test_errors_say_what_to_do(arguments, told):
 
 
 GRID = """
-data = "synthesized"
+data = "synthesized(samples=200, d=5)"
 rule = ["mean", "huber"]
 attack = "sign_flip"
 epsilon = 0.2
 m = 20
 rounds = 3
-[options]
-samples = 200
-d = 5
 """
 
 
@@ -311,17 +308,6 @@ def test_what_is_no_configuration_is_an_error_in_one_line(tmp_path):
             assert result.exit_code == 2
             assert told in words(result)
             assert "Traceback" not in result.output
-
-
-def test_the_old_spelling_is_hinted_at(tmp_path):
-    (tmp_path / "old.toml").write_text(
-        'data = "synthesized"\nrule = "mean"\nm = 5\nrounds = 2\n[options]\nsamples = 50\nd = 3\n'
-    )
-    result = run("run", str(tmp_path / "old.toml"), "--out", str(tmp_path), "--jobs", "1")
-    assert result.exit_code == 0
-    assert "Hint:" in result.output
-    assert 'as in data = "name(samples=50)"' in words(result)
-    assert "synthesized(d=3, samples=50)" in words(result)
 
 
 def test_no_message_points_to_a_file_outside_the_package():

@@ -14,7 +14,7 @@ from fedhold.cli.app import app
 
 TITLE = "\x1b]0;owned\x07\x1b[31m\u202e[red]"  # sets the title of a terminal, its colour, and the direction of writing
 SHOWN = r"\x1b]0;owned\x07\x1b[31m\u202e[red]"
-GRID = 'data = "synthesized"\nrule = "{rule}"\nm = 20\nrounds = 2\n[options]\nsamples = 100\nd = 3\n{more}\n'
+GRID = 'data = "synthesized(samples=100, d=3)"\nrule = "{rule}"\nm = 20\nrounds = 2\n[options]\n{more}\n'
 
 
 def run(*arguments):
@@ -67,7 +67,6 @@ def test_names_of_files_are_shown_and_not_sent_to_the_terminal(updates, tmp_path
         (["report", f"nowhere{TITLE}"], 2),
         (["report", f"{TITLE}.jsonl"], 2),
         (["watch", "--once", f"{TITLE}.jsonl"], 2),
-        (["bench", "--from", f"nowhere{TITLE}"], 2),
         (["list", TITLE], 2),
         (["reproduce", TITLE], 2),
         ([TITLE], 2),
@@ -186,13 +185,13 @@ def test_no_place_is_taken_that_holds_something_else(tmp_path, monkeypatch, opti
     assert not (tmp_path / "out.npy").exists()
 
 
-@pytest.mark.parametrize("command", ["run", "report", "bench --from"])
+@pytest.mark.parametrize("command", ["run", "report"])
 def test_a_directory_or_a_broken_file_where_a_file_is_meant(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "broken").write_bytes(b"\xff\x00[[[")
     for name in ("folder", "broken", "nowhere"):
-        told = run(*command.split(), name)
+        told = run(command, name)
         assert told.exit_code == 2
         assert name in told.output
 

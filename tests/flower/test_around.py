@@ -198,7 +198,7 @@ def folders(tmp_path_factory):
     """Checkpoints of processes that were killed with SIGKILL in round 3."""
     folder = tmp_path_factory.mktemp("killed")
     here = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(here)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(here), os.environ.get("PYTHONPATH")]))}
     subprocess.run([sys.executable, here / "flower_inside.py", folder], check=True, timeout=300, env=environment)
     return folder
 

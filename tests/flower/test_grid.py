@@ -13,11 +13,11 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from fedhold.flower.fetch import check_inflated
-from fedhold.flower.grid import exchange
-from fedhold.flower.limits import BadReplyError, Limits
-from fedhold.flower.salt import salted_array
-from fedhold.flower.strategy import RobustStrategy
+from fedhold.flower import RobustStrategy
+from fedhold.transport import Limits, exchange
+from fedhold.transport.limits import BadReplyError
+from fedhold.transport.link import Link, check_inflated
+from fedhold.transport.salt import salted_array
 from flower_grid import FIRST, SILENT, LocalGrid, client_app, model
 from flower_nodes import Made, made_of
 
@@ -82,7 +82,7 @@ def test_a_thread_that_hangs_does_not_keep_the_process():
     code = """
 import sys, threading
 sys.path[:0] = sys.argv[1:]
-from fedhold.flower.grid import exchange
+from fedhold.transport import exchange
 from test_grid import LIMITS, StallingGrid, messages
 grid = StallingGrid(2, [0])
 print(len(exchange(grid, messages(grid), 1.0, LIMITS)), flush=True)
@@ -175,5 +175,6 @@ def test_messages_are_sent_again_with_salt_where_the_link_refuses_them():
 
     grid = Refusing(client_app(), 4)
     sent = messages(grid)
-    assert senders(exchange(grid, sent, 5.0, LIMITS)) == [0, 1, 2, 3]
+    names = Link(grid, node=None, run=1, ask=None, pull=None, confirm=None).push(sent)
+    assert senders(grid.pull_messages(names)) == [0, 1, 2, 3]
     assert len({id(message.content) for message in sent}) == 1

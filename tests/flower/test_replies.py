@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from fedhold.audit.records import read
 from fedhold.flower import RobustStrategy
-from fedhold.flower.limits import Limits
 from fedhold.flower.model import Model
-from fedhold.flower.replies import read_replies
+from fedhold.transport import Limits, read_replies
 from flower_grid import FIRST, LocalGrid, client_app, model
 from flower_liars import EVERY, REJECTED, REMARKED, with_content, with_metrics
 
@@ -191,8 +190,10 @@ def test_any_bytes_are_an_array_of_the_right_shape_or_a_reason(data, dtype):
             "m": MetricRecord({"num-examples": 5}),
         }
     )(message, message)
-    limits = Limits.of(LIKE)
-    (got,) = read_replies([message], [reply], model=LIKE, weight_key="num-examples", limits=limits, no_reply="no reply")
+    limits = Limits.of(LIKE.arrays)
+    (got,) = read_replies(
+        [message], [reply], like=LIKE.arrays, weight_key="num-examples", limits=limits, no_reply="no reply"
+    )
     if got.reason is None:
         assert got.arrays["w"].shape == (2, 3)
         assert got.arrays["w"].dtype.kind == "f"

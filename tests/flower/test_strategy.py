@@ -17,8 +17,8 @@ from fedhold import aggregate
 from fedhold.audit.records import STATUSES, read
 from fedhold.flower import RobustStrategy
 from fedhold.flower.model import Model
-from fedhold.flower.replies import Reply
-from fedhold.flower.rounds import aggregate_replies
+from fedhold.flower.rounds import Rule, aggregate_replies
+from fedhold.transport import Reply
 from flower_grid import FIRST, SILENT, LocalGrid, client_app, model, pull, reply_with
 from flower_liars import with_arrays, with_metrics
 from flower_rules import EVERY_RULE
@@ -61,7 +61,7 @@ def test_a_round_is_aggregate_of_the_updates():
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE)
-def test_models_that_are_aggregated_as_they_came_give_what_updates_give(rule):
+def test_models_that_are_aggregated_as_they_came_give_what_updates_give(rule, monkeypatch):
     """Far from 0, as models are; with the arrays of one node in other dtypes and layouts."""
     rng = np.random.default_rng(0)
     shapes = {"a": (30, 20), "b": (7,), "c": ()}
@@ -80,13 +80,12 @@ def test_models_that_are_aggregated_as_they_came_give_what_updates_give(rule):
     ]
     replies[3].arrays["a"] = np.asfortranarray(replies[3].arrays["a"].astype(np.float64))
     given = RobustStrategy(rule).rule
-    update = {key: np.full(shape, 0.1) for key, shape in shapes.items()}
-    outcomes = [
-        aggregate_replies(
-            sent, replies, 12, replace(given, moves_along=along), np.random.default_rng(1), last=update, root=update
-        )
-        for along in (given.moves_along, False)
-    ]
+    last = {key: np.full(shape, 0.1) for key, shape in shapes.items()}
+    root = {key: array + 0.1 for key, array in sent.arrays.items()} if given.takes("root") else None
+    outcomes = []
+    for whole in (given.takes_whole, False):
+        monkeypatch.setattr(Rule, "takes_whole", whole)
+        outcomes.append(aggregate_replies(sent, replies, 12, given, np.random.default_rng(1), last=last, root=root))
     for key in shapes:
         one, other = (outcome.model.arrays[key] for outcome in outcomes)
         assert one.dtype == np.float32
@@ -310,7 +309,7 @@ def test_waits_until_nodes_are_there(monkeypatch):
     grid = LocalGrid(client_app(), M)
     looks = iter([1, 2])
     monkeypatch.setattr(grid, "get_node_ids", lambda: grid.nodes[: next(looks, M)])
-    monkeypatch.setattr("fedhold.flower.grid.POLL", 0.01)
+    monkeypatch.setattr("fedhold.transport.grid.POLL", 0.01)
     assert run(RobustStrategy(min_available_nodes=M, wait=5), grid).train_metrics_clientapp
 
 

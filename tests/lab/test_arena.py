@@ -45,7 +45,7 @@ def test_every_registered_rule_and_attack_takes_part(quick):
     names = {rule.partition("(")[0] for rule in arena.rules} | {name for name, _ in arena.left_out}
     assert set(RULES) <= names
     assert {attack.partition("(")[0] for attack in arena.attacks} <= set(ATTACKS)
-    assert len(arena.attacks) >= 11
+    assert {attack.partition("(")[0] for attack in arena.attacks} >= {"sign_flip", "alie", "worst_case"}
     assert any(setting.skewed for setting in arena.settings)
 
 
@@ -217,9 +217,12 @@ def test_the_quick_arena_has_short_searches_on_some_settings():
     assert len(searches) == 3
     assert all("evaluations=" in attack for attack in searches)
     assert {setting.searched for setting in quick.settings} == {True, False}
-    # Another rule adds what each of those there costs, and no more.
-    fewer = replace(quick, rules=quick.rules[1:])
-    assert len(quick.experiments()) - len(fewer.experiments()) < 300
+
+    def rounds(arena):
+        """Of one rule under one attack, on everything."""
+        return sum(setting.rounds for setting in arena.settings) * len(arena.epsilons) * len(arena.seeds)
+
+    assert rounds(quick) < rounds(Arena.registered()) / 20
 
 
 def test_refused_cells_keep_nothing_and_are_counted(store):
@@ -359,8 +362,8 @@ def test_a_cluster_gives_the_same_results(store, tmp_path):
             assert there.get(run).infeasible == store.get(run).infeasible
         bad = replace(few, rules=("mean", "statistics:fmean"), attacks=("gaussian",))  # a function, but no rule
         failures = run_arena(bad, there, cluster=cluster.scheduler_address, progress=False)
-        assert len(failures) == 2
-        assert all("fmean" in text for text in failures.values())
+        assert [one.rule for one in failures] == ["statistics:fmean"] * 2
+        assert failures == run_arena(bad, Store(tmp_path / "here"), progress=False)  # as from processes of this machine
         assert there.has(bad.experiment(EASY, "mean", "gaussian", 0.3, 0))
 
 
@@ -372,9 +375,7 @@ def assert_alike(mine, other):
 
 
 def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
-    from fedhold.lab import cluster
-
-    monkeypatch.setattr(cluster, "CONNECT", 1.0)
+    monkeypatch.setattr("fedhold.lab.executors.CONNECT", 1.0)
     with pytest.raises(RuntimeError, match=r"no Dask scheduler answers at 'tcp://127.0.0.1:9' within 1 s"):
         run_arena(SMALL, Store(tmp_path), cluster="tcp://127.0.0.1:9", progress=False)
 

@@ -116,7 +116,7 @@ def test_a_pickle_may_make_arrays_and_nothing_else(batches, monkeypatch, tmp_pat
 def test_what_is_missing_or_too_large(batches, monkeypatch):
     folder, _ = batches
     with monkeypatch.context() as patch:
-        patch.setattr(datasets, "LARGEST_BATCH", 1000)
+        patch.setattr(datasets, "LARGEST_FILE", 1000)
         with pytest.raises(DataError, match=r"data_batch_1 has more than 1,000 bytes"):
             cifar10()
     (folder / "test_batch").unlink()

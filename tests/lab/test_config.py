@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedhold.lab import Experiment, load, write_start
+from fedhold.lab.experiment import RUN_OPTIONS, place_of
 
 EXAMPLE = Path(__file__).parents[2] / "src" / "fedhold" / "lab" / "grid.toml"
 
@@ -133,26 +134,11 @@ def test_grids_share_what_is_outside(tmp_path):
     ]
 
 
-def test_the_old_spelling_is_read_with_a_hint(tmp_path):
+def test_parameters_stand_behind_the_names_of_their_parts(tmp_path):
     new = read(
         tmp_path,
         'data = "mnist(hidden=64)"\nrule = "mean"\nattack = "alie(z=1.5)"\nepsilon = 0.2\npartition = "dirichlet(alpha=0.1)"',
     )
-    lines = [
-        'data = "mnist"',
-        'rule = "mean"',
-        'attack = "alie"',
-        "epsilon = 0.2",
-        'partition = "dirichlet"',
-        "[options]",
-    ]
-    with pytest.warns(FutureWarning, match=r'partition_alpha under .* as in data = "name\(hidden=64\)"'):
-        old = read(tmp_path, "\n".join([*lines, "hidden = 64", "attack_z = 1.5", "partition_alpha = 0.1"]))
-    assert old == new
-    assert old[0].key() == new[0].key()
-    hints = []
-    load(tmp_path / "grid.toml", hint=hints.append)
-    assert len(hints) == 1
     (one,) = new
     assert [one.spelled(field) for field in ("data", "attack", "partition")] == [
         *("mnist(hidden=64)", "alie(z=1.5)", "dirichlet(alpha=0.1)"),
@@ -206,6 +192,7 @@ GOOD = 'data = "synthesized"\nrule = "mean"\n'
         ),
         (GOOD + 'partition = "by_class(2)"', "parameters go by name"),
         (GOOD + "[options]\nbacth = 3", "unknown option 'bacth'. Did you mean 'batch'?"),
+        (GOOD + "[options]\nsamples = 5", 'go behind their names, as in "mnist(hidden=64)"'),
         (GOOD + "rounds = 1.5", "rounds must be an integer"),
         (GOOD + 'step = "fast"', "step must be a number"),
         (GOOD + "m = [[1]]", "m must be one value or a list of values"),
@@ -236,7 +223,7 @@ GOOD = 'data = "synthesized"\nrule = "mean"\n'
         (GOOD + "seeds = 1000000000000", "at most 1000000 experiments"),
         (GOOD + "seeds = 2000\nstep = " + str([0.1] * 2000), "at most 1000000 experiments; met experiments = 4000000"),
         ('data = "mnist"\nrule = "krum(f=1.5)"', "f must be an integer, got 1.5"),
-        ('data = "mnist"\nrule = "rsa(penalty=x)"', "cannot read the rule 'rsa(penalty=x)'"),
+        ('data = "mnist"\nrule = "rsa(penalty=x)"', "cannot read 'x'. Write a number"),
         ('data = "mnist"\nrule = "rsa(penalty=' + "-" * 5000 + '1)"', "cannot read the rule"),
     ],
 )
@@ -246,7 +233,7 @@ def test_mistakes_are_named(tmp_path, text, message):
     assert message in str(caught.value)
 
 
-WHOLE = 'data = "{}"\nrule = "{}"\nattack = "{}"\nepsilon = 0.2\npartition = "{}"\n[options]\n{} = {}'
+WHOLE = "data = '{data}'\nrule = '{rule}'\nattack = '{attack}'\nepsilon = 0.2\npartition = '{partition}'\n[options]\n"
 NUMBERS = ['"many"', '""', "1979-05-27", "07:32:00"]
 FRACTIONS = ["1.5", "nan", "inf"]
 OPTIONS = {
@@ -306,16 +293,19 @@ OPTIONS = {
 )
 def test_an_option_that_no_run_could_work_with_is_refused_when_the_file_is_read(tmp_path, world, name, value):
     """Not hours later, and from a worker process."""
+    parts = dict(zip(("data", "rule", "attack", "partition"), world, strict=True))
+    place = place_of(name)
+    if place is not None:
+        parts[place[0]] += f"({place[1]}={value})"
     with pytest.raises(ValueError, match=r"grid\.toml") as caught:
-        read(tmp_path, WHOLE.format(*world, name, value))
-    assert name.removeprefix("attack_") in str(caught.value)
+        read(tmp_path, WHOLE.format(**parts) + (f"{name} = {value}" if place is None else ""))
+    assert (name if place is None else place[1]) in str(caught.value)
 
 
 def test_every_option_is_in_this_table():
     from fedhold.lab import ATTACKS, DATA, PARTITIONS
-    from fedhold.lab.experiment import LOOP_OPTIONS
 
-    there = {*LOOP_OPTIONS, "keep_weights", "attack_threshold"}
+    there = {*RUN_OPTIONS, "attack_threshold"}
     for prefix, functions in (("", DATA), ("attack_", ATTACKS), ("partition_", PARTITIONS)):
         for function in functions.values():
             given = inspect.signature(function).parameters.values()

@@ -29,7 +29,6 @@ from fedhold.lab import (
     run,
     run_all,
 )
-from fedhold.lab.experiment import Options
 from fedhold.lab.results import _checksum
 from fedhold.report import ProgressLines
 
@@ -115,7 +114,7 @@ def test_the_number_of_liars_is_the_floor_and_no_victim_of_rounding():
 def test_a_run_is_federate_on_the_scenario_it_names():
     experiment = replace(SMALL, options=(*SMALL.options, ("momentum", 0.5), ("batch", 3), ("keep_weights", 1)))
     result = run(experiment)
-    scenario = prepare("synthesized", "balanced", 20, 0, Options.of(experiment).data)
+    scenario = prepare(experiment.spelled("data"), "balanced", 20, 0)
     mask = np.isin(np.arange(20), result.byzantine)
     learnt = federate(
         scenario.task,
@@ -276,21 +275,14 @@ def test_weights_are_kept_with_the_samples_they_are_judged_by(tmp_path):
     assert run(SMALL).samples is None
 
 
-def test_results_from_before_there_were_checksums_are_taken_with_a_note(tmp_path, caplog):
+def test_a_result_without_a_checksum_does_not_count(tmp_path):
     store = Store(tmp_path)
     store.put(run(SMALL))
     record = json.loads(store.path(SMALL).read_text())
-    del (
-        record["sha256"],
-        record["infeasible"],
-        record["samples"],
-        record["constant"],
-        record["experiment"]["model"],
-    )  # what there was not yet
+    del record["sha256"]
     store.path(SMALL).write_text(json.dumps(record))
-    assert store.has(SMALL)
-    assert store.all()
-    assert caplog.text.count("stored without a checksum; they are taken as they are") == 1
+    assert not store.has(SMALL)
+    assert store.all() == []
 
 
 @pytest.mark.parametrize(
@@ -351,7 +343,7 @@ def test_the_number_of_processes_changes_no_bit(tmp_path):
 def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.put(run(SMALL))
-    monkeypatch.setattr("fedhold.lab.runner.in_processes", lambda _, tasks, __: (one for one in tasks))
+    monkeypatch.setattr("fedhold.lab.runner.run_tasks", lambda _, tasks, **__: (one for one in tasks))
     assert [result.experiment for result in run_all([SMALL, SMALL], store, progress=False)] == [SMALL, SMALL]
 
 

@@ -368,6 +368,12 @@ def test_what_makes_no_sense_is_refused():
         federate(task, shards, rounds=1, step=STEP, momentum=1.0)
     with pytest.raises(ValueError, match="participation"):
         federate(task, shards, rounds=1, step=STEP, participation=0.0)
+    with pytest.raises(TypeError, match="'ruel'"):
+        federate(task, shards, rounds=1, step=STEP, ruel="mean")
+    with pytest.raises(
+        ValueError, match=r"unknown value for settings: 'momentum'.* Known: batch, evaluate_every, rounds"
+    ):
+        rsa(task, shards, penalty=1.0, rounds=1, step=STEP, momentum=0.9)
 
 
 # Other tasks, the same loop

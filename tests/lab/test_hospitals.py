@@ -84,7 +84,9 @@ def test_files_that_are_not_there_or_damaged(files, monkeypatch):
     with pytest.raises(DataError, match=r"processed.va.data has MD5 .* Put the original in its place"):
         heart_disease(np.random.default_rng(0))
     path.unlink()
-    with pytest.raises(DataError, match=r"no processed.va.data in .*heart-disease. Put the four processed"):
+    with pytest.raises(
+        DataError, match=r"there is no file .*heart-disease/processed\.va\.data\. Put the original there"
+    ):
         heart_disease(np.random.default_rng(0))
     monkeypatch.delenv("FEDHOLD_DATA")
     with pytest.raises(DataError, match="FEDHOLD_DATA, which is not set"):

@@ -4,6 +4,7 @@ import csv
 import re
 import sys
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -66,7 +67,9 @@ def read(path):
 
 def test_the_page_quotes_a_source_and_says_how_to_read_it(tmp_path):
     about = [Source("A paper,", "doi:10.1/x", "https://doi.org/10.1/x")]
-    page = report(tmp_path, png=False, about=about, reading=[Paragraph("How to read it.")]).read_text(encoding="utf-8")
+    page = report(tmp_path, figures=False, about=about, reading=[Paragraph("How to read it.")]).read_text(
+        encoding="utf-8"
+    )
     assert '<a href="https://doi.org/10.1/x">doi:10.1/x</a>' in page
     assert "<q>Krum fails under its own attack.</q>" in page
     assert "<q>The mean of everything" not in page  # a sentence of our own
@@ -74,7 +77,7 @@ def test_the_page_quotes_a_source_and_says_how_to_read_it(tmp_path):
 
 
 def test_the_files_hold_the_numbers(tmp_path):
-    path = report(tmp_path / "new" / "folder", png=False)
+    path = report(tmp_path / "new" / "folder", figures=False)
     assert path == tmp_path / "new" / "folder" / "report.html"
     folder = path.parent / "numbers"
     assert not (path.parent / "figures").exists()
@@ -102,15 +105,17 @@ def test_the_files_hold_the_numbers(tmp_path):
 
 
 def test_a_report_is_the_same_every_time(tmp_path):
-    first, second = report(tmp_path / "a", png=False), report(tmp_path / "b", png=False)
+    first, second = report(tmp_path / "a", figures=False), report(tmp_path / "b", figures=False)
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_figures_are_drawn_where_matplotlib_is(tmp_path):
     path = report(tmp_path)
-    drawn = {p.stem for p in (tmp_path / "figures").glob("*.png")}
-    assert drawn == {p.stem for p in (tmp_path / "numbers").iterdir()} - {"claims", "runs", "table-1-measured"}
-    assert all(p.read_bytes().startswith(b"\x89PNG") for p in (tmp_path / "figures").iterdir())
+    for kind, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF")):
+        drawn = list((tmp_path / "figures").glob(f"*{kind}"))
+        told = {p.stem for p in (tmp_path / "numbers").iterdir()} - {"claims", "runs", "table-1-measured"}
+        assert {p.stem for p in drawn} == told
+        assert all(p.read_bytes().startswith(start) for p in drawn)
     assert "figures/*.png" in path.read_text(encoding="utf-8")
 
 
@@ -118,41 +123,49 @@ def test_without_matplotlib_the_page_is_written_and_says_so(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = report(tmp_path).read_text(encoding="utf-8")
     assert "pip install &#39;.[report]&#39;" in page
+    assert page.count("<figure") == 2 + 2 * 3
+    assert 'class="plot"' not in page
+    assert ">huber automatic</th>" in page
     assert not (tmp_path / "figures").exists()
-    with pytest.raises(ImportError, match=r"pip install '\.\[report\]'"):
-        report(tmp_path, png=True)
 
 
 def test_titles_met_twice_get_files_of_their_own(tmp_path):
     same = [Table("Same title", ("a",), [(k,)]) for k in range(3)]
-    write_report(tmp_path, [], title="t", tables=same, png=False)
+    write_report(tmp_path, [], title="t", tables=same, figures=False)
     files = [tmp_path / "numbers" / f"same-title{end}.csv" for end in ("", "-again-1", "-again-2")]
     assert [read(file) for file in files] == [[{"a": str(k)}] for k in range(3)]
 
 
 def test_the_page_needs_no_network(tmp_path):
-    page = report(tmp_path, png=False).read_text(encoding="utf-8")
+    page = report(tmp_path, figures=False).read_text(encoding="utf-8")
     assert set(re.findall(r'(?:href|src)="([^"#]{0,10})', page)) == {"data:,", "data:image", ""}
-    assert not re.search(r"https?://|@import|url\(", page)
+    assert not re.search(r"https?://|@import|url\((?!#)", page)
     assert "prefers-color-scheme: dark" in page
     assert "<sign flips>" not in page
 
 
 def test_a_method_has_one_colour_in_all_charts(tmp_path):
-    page = report(tmp_path, png=False).read_text(encoding="utf-8")
-    swatch = r'<path class="line (c\d)"[^>]* d="M1 5H29"/><path class="mark[^>]* d="([^"]+)"/></svg>'
-    legend = re.findall(swatch + r'.*?<span class="label">([^<]+)<', page)
+    page = report(tmp_path, figures=False).read_text(encoding="utf-8")
+    legend = []
+    for drawing in re.findall(r'<svg class="plot".*?</svg>', page, re.DOTALL):
+        parts = list(ElementTree.fromstring(drawing).iter())
+        for k, part in enumerate(parts):
+            if part.tag == "text" and part.text in LABELS:
+                line = next(one for one in reversed(parts[:k]) if "stroke-width: 1.7" in one.get("style", ""))
+                mark = next(one for one in reversed(parts[:k]) if one.tag == "use")
+                legend.append((re.search(r"--(c\d)", line.get("style"))[1], mark.get("href"), part.text))
     assert len(legend) > 2 * len(LABELS)
-    assert len(set(legend)) == len({label for *_, label in legend})
-    style = {label: (colour, mark) for colour, mark, label in legend}
-    assert style["huber"][0] == style["huber automatic"][0] == f"c{rule_style('huber').colour}"
-    assert style["huber"][1] != style["huber automatic"][1]
+    colours = {(colour, label) for colour, _, label in legend}
+    assert len(colours) == len({label for _, label in colours})
+    marks = {label: mark for _, mark, label in legend[: len(LABELS)]}
+    assert {(f"c{rule_style('huber').colour}", label) for label in ("huber", "huber automatic")} <= colours
+    assert marks["huber"] != marks["huber automatic"]
 
 
 def test_a_certificate_that_proved_nothing_is_said(tmp_path):
     run = result(watched=True)
     nothing = result(watched=True, series={"rmse": run.series["rmse"], "radius": [None] * ROUNDS})
-    page = write_report(tmp_path, [nothing], title="t", png=False).read_text(encoding="utf-8")
+    page = write_report(tmp_path, [nothing], title="t", figures=False).read_text(encoding="utf-8")
     assert "Asked for, but proven in no round: sign_flip, huber." in page
 
 
@@ -161,7 +174,7 @@ def test_the_answer_comes_first(tmp_path):
         result(rule, seed, attack=attack) for rule in LABELS.values() for seed in (0, 1) for attack in ("ipm", "alie")
     ]
     opening = {name: [Heading(f"of {name}")] for name in (ANSWER, NAMED, PROVEN)}
-    page = write_report(tmp_path, runs, title="t", opening=opening, png=False).read_text(encoding="utf-8")
+    page = write_report(tmp_path, runs, title="t", opening=opening, figures=False).read_text(encoding="utf-8")
     places = [
         page.index(text)
         for text in ("of What came out", 'class="matrix"', ">Curves</h2>", "of Who is", "of What is", ">Runs</h2>")
@@ -178,13 +191,13 @@ def test_the_answer_comes_first(tmp_path):
 
 
 def test_with_claims_these_are_the_answer(tmp_path):
-    assert 'class="matrix"' not in report(tmp_path, png=False).read_text(encoding="utf-8")
+    assert 'class="matrix"' not in report(tmp_path, figures=False).read_text(encoding="utf-8")
 
 
 def test_a_panel_without_a_point_is_left_out(tmp_path):
     nothing = {"rmse": [None] * ROUNDS}
     runs = [result("mean", series=nothing, attack="ipm"), result("mean"), result("huber")]
-    page = write_report(tmp_path, runs, title="t", png=False).read_text(encoding="utf-8")
+    page = write_report(tmp_path, runs, title="t", figures=False).read_text(encoding="utf-8")
     assert re.findall('class="chart"[^>]*><figcaption>([^<]+)<', page) == ["sign_flip"]
     assert [row["mark"] for row in read(tmp_path / "numbers" / "matrix-rmse.csv")] == ["diverged", "", ""]
 
@@ -192,8 +205,8 @@ def test_a_panel_without_a_point_is_left_out(tmp_path):
 def test_detection_is_left_out_where_a_rule_does_not_weigh(tmp_path):
     watched = result("huber", watched=True)
     alike = replace(result("mean", watched=True), weights=np.ones((ROUNDS, M), np.float16))
-    page = write_report(tmp_path, [watched, alike], title="t", png=False).read_text(encoding="utf-8")
-    assert page.count('<figure class="weights"') == 1
+    page = write_report(tmp_path, [watched, alike], title="t", figures=False).read_text(encoding="utf-8")
+    assert page.count('<figure class="map"') == 1
     assert "Left out, because the rule gives every client the same weight per sample" in page
     assert "sign_flip, mean." in page
 
@@ -206,7 +219,7 @@ def test_detection_is_judged_by_weight_per_sample(tmp_path):
     samples = [100] * M
     samples[few] = 8
     for name, counts, expected in (("blind", None, 8 / 9), ("judged", samples, 1.0)):
-        write_report(tmp_path / name, [replace(run, weights=weights, samples=counts)], title="t", png=False)
+        write_report(tmp_path / name, [replace(run, weights=weights, samples=counts)], title="t", figures=False)
         rows = read(tmp_path / name / "numbers" / "detection-sign-flip-huber.csv")
         last = [row["mean"] for row in rows if row["label"] == "precision"][-1]
         assert float(last) == pytest.approx(expected)
@@ -226,7 +239,7 @@ def replace_experiment(run, **changes):
 
 
 def test_an_empty_report_is_a_page(tmp_path):
-    assert "Nothing yet" in write_report(tmp_path, [], title="Nothing yet", png=False).read_text(encoding="utf-8")
+    assert "Nothing yet" in write_report(tmp_path, [], title="Nothing yet", figures=False).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +254,7 @@ def test_an_empty_report_is_a_page(tmp_path):
 )
 def test_a_panel_without_its_numbers_is_an_error(tmp_path, series, metric, message):
     with pytest.raises(ValueError, match=message):
-        write_report(tmp_path, [], title="t", panels=[Panel("p", metric, series)], png=False)
+        write_report(tmp_path, [], title="t", panels=[Panel("p", metric, series)], figures=False)
     assert not (tmp_path / "report.html").exists()
 
 
@@ -253,41 +266,40 @@ const touch = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < 
 const look = frame => {
   const page = frame.contentDocument, charts = [...page.querySelectorAll(".chart")], first = charts[0];
   const texts = plot => [...plot.querySelectorAll("text")];
-  const shown = () => [...first.querySelectorAll(".value")].map(value => value.textContent);
-  const before = shown(), area = first.querySelector(".plot > svg");
-  const to = new DOMPoint(0, 0).matrixTransform(area.getScreenCTM());
-  first.querySelector(".plot").dispatchEvent(new PointerEvent("pointermove", {clientX: to.x + 1, clientY: to.y + 5}));
+  first.querySelector("details").open = true;
   return {
     width: page.documentElement.scrollWidth,
-    series: charts.map(chart => [".plot .line", ".plot .band", ".legend li"].map(part => chart.querySelectorAll(part).length)),
-    drawn: charts.map(chart => [...chart.querySelectorAll(".plot .line")].filter(path => path.getTotalLength() > 0).length),
-    pictures: page.querySelectorAll("image.heat").length,
+    lines: charts.map(chart => [...chart.querySelectorAll("path[style*='stroke-width: 1.7']")]
+      .map(path => path.getTotalLength())),
+    pictures: page.querySelectorAll(".map image").length,
+    numbers: [...first.querySelectorAll("tr")].map(row => [...row.cells].map(cell => cell.textContent)),
     claims: [...page.querySelectorAll(".claims tbody tr")].map(row => row.innerText),
     outcomes: [...page.querySelectorAll(".outcome")].map(word => getComputedStyle(word).color),
-    outside: [...page.querySelectorAll(".plot text, .legend span, h1, h2, figcaption")]
+    outside: [...page.querySelectorAll(".plot text, h1, h2, figcaption")]
       .filter(text => box(text).left < 0 || box(text).right > frame.clientWidth).map(text => text.textContent),
     overlaps: [...page.querySelectorAll(".plot")].flatMap(plot => texts(plot).flatMap((a, i) => texts(plot).slice(i + 1)
       .filter(b => touch(box(a), box(b))).map(b => a.textContent + " / " + b.textContent))),
-    before, hovered: shown(), round: first.querySelector(".round").textContent,
   };
 };
 """
 
 
 def test_a_browser_shows_the_report(tmp_path):
-    seen = probe_page(report(tmp_path, png=False), LOOK)
+    seen = probe_page(report(tmp_path, figures=False), LOOK)
     for width, probe in seen.items():
         assert probe["width"] <= width
-        assert probe["series"] == [[4] * 3] * 2 + [[2] * 3] * 2 + [[1] * 3] * 2  # panels, detection, radius
-        assert probe["drawn"] == [series[0] for series in probe["series"]]
+        # Panels, detection, radius; each curve in the plot and in the legend.
+        assert [len(lengths) for lengths in probe["lines"]] == [8] * 2 + [4] * 2 + [2] * 2
+        assert min(map(max, probe["lines"])) > 150
         assert probe["pictures"] == 2
         for verdict, text in zip(VERDICTS, probe["claims"], strict=True):
             assert all(part.strip() in text for part in (verdict.says, verdict.outcome, verdict.numbers, verdict.where))
         assert len(set(probe["outcomes"])) == 3
         assert probe["outside"] == []
         assert probe["overlaps"] == []
-        lines = panel().series.values()
-        ends = {k: [f"{np.mean([run.series['rmse'][k] for run in line]):.3f}" for line in lines] for k in (0, -1)}
-        assert probe["before"] == ends[-1]
-        assert probe["hovered"] == ends[0]
-        assert probe["round"] == "1"
+        series = panel().series
+        first, *_, last = probe["numbers"][1:]
+        assert probe["numbers"][0] == ["round", *series]
+        for k, row in ((0, first), (-1, last)):
+            assert row[1:] == [f"{np.mean([run.series['rmse'][k] for run in line]):.3f}" for line in series.values()]
+        assert (first[0], last[0]) == ("1", str(ROUNDS))

@@ -9,7 +9,6 @@ from fedhold import bounds
 from fedhold.lab import Result, run
 from fedhold.lab.paper import sweeps, theory
 from fedhold.lab.paper.reproduction import PARTS, parts_named
-from fedhold.report import save_png
 from fedhold.thresholds import KAPPA
 
 TINY = sweeps.Effort(
@@ -78,11 +77,10 @@ def test_every_rule_takes_part_and_is_told_the_number_of_liars():
 
 def test_what_is_drawn_can_be_drawn(trained, tmp_path):
     figure = named(sweeps.illustrated(trained.get, TINY))["sweep-threshold"]
-    save_png(figure.drawing, tmp_path / "a.png")
-    html = figure.drawing.__html__()
-    assert "T / spread" in html
-    assert 'data-rounds="0.1 0.75 10" data-places="0.0 0.4375 1.0"' in html, "on a log scale"
-    assert figure.drawing.marked == pytest.approx(math.log(7.5) / math.log(100))
+    figure.chart.save(tmp_path / "a.png")
+    assert "T / spread (log scale)" in figure.chart.__html__()
+    assert figure.chart.axis.marked == KAPPA
+    assert set(figure.chart.styles) == {line.label for line in figure.chart.curves}
     assert [row[0] for row in figure.table.rows] == [0.1, KAPPA, 10.0]
 
 

@@ -1,4 +1,4 @@
-"""The matrix: in a real browser it sorts, filters and shows curves; what it is given cannot break out of it."""
+"""The matrix: in a real browser it sorts, filters and shows what is behind a cell; no text breaks out of it."""
 
 import json
 import math
@@ -58,7 +58,8 @@ const look = frame => {
   boxes[0].value = "hub"; boxes[0].dispatchEvent(new frame.contentWindow.Event("input")); seen.searched = rules();
   press(all(".matrix tbody td button")[1]);
   seen.told = page.querySelector(".matrix .told").textContent;
-  seen.lines = all(".matrix .behind path.line").length;
+  seen.rounds = all(".matrix .behind tr").map(row => [...row.cells].map(cell => cell.textContent));
+  seen.styles = all(".matrix .behind path.line").length;
   seen.wide = page.documentElement.scrollWidth <= frame.contentWindow.innerWidth;
   return seen;
 };
@@ -87,10 +88,17 @@ def test_it_can_be_read_sorted_and_filtered(seen):
         assert found["searched"] == ["huber"]
 
 
-def test_a_cell_shows_the_curves_behind_it(seen):
+def test_a_cell_shows_the_rounds_behind_it(seen):
     for found in seen.values():
         assert found["told"] == "huber, alie, clothes: 0.30 (0.25 to 0.35 over seeds); accuracy 0.3 at the end"
-        assert found["lines"] == 4
+        assert found["rounds"] == [
+            ["accuracy", "round 1", "round 5", "round 10"],
+            ["huber", "0.1", "0.15", "0.3"],
+            ["mean", "0.1", "0.45", "0.9"],
+            ["krum", "0.1", "0.3", "0.6"],
+            [HOSTILE, "0.1", "0.1", "0.2"],
+        ]
+        assert found["styles"] == 4
 
 
 def test_it_fits_every_screen_and_text_stays_text(seen):
@@ -133,7 +141,7 @@ const look = frame => {
   seen.shown = all(".matrix .filters label").filter(label => label.offsetParent).map(label => label.textContent.split(" ")[0]);
   seen.lines = all(".matrix tbody th path").map(path => [path.getAttribute("class"), path.getAttribute("stroke-dasharray")]);
   press(all(".matrix thead button")[2]); press(all(".matrix thead button")[2]); seen.turned = rules();
-  press(all(".matrix tbody td button")[0]); seen.behind = all(".matrix .behind path.line").length;
+  press(all(".matrix tbody td button")[0]); seen.behind = all(".matrix .behind tbody tr").map(row => row.lastChild.textContent);
   return seen;
 };
 """
@@ -156,7 +164,7 @@ def test_less_can_be_better_and_what_has_no_number_is_last(tmp_path):
         styles = [rule_style(rule) for rule in found["first"]]
         assert found["lines"] == [[f"line c{style.colour}", style.dashes] for style in styles]
         assert found["turned"] == ["parts:mine", "krum", "mean", "huber"]
-        assert found["behind"] == 4
+        assert found["behind"] == ["diverged", "1.04", "1.1", "1.02"]
 
 
 def test_the_numbers_are_json_that_cannot_end_the_element():

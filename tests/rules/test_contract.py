@@ -11,6 +11,7 @@ from cases import FROM_ZERO, RESCALING, ROBUST, parameters, takes
 from fedhold import RULES, aggregate, thresholds
 from fedhold.geometry import Geometry
 from fedhold.kernels import between
+from fedhold.rules import declaration_of
 from fedhold.updates import Updates
 
 every_rule = pytest.mark.parametrize("rule", sorted(RULES))
@@ -19,7 +20,8 @@ seeds = st.integers(0, 10**6)
 examples = settings(max_examples=15, deadline=None)
 
 # Rules that look at columns one by one, or at a random sample of them, know the axes.
-BY_AXES = {"median", "trimmed_mean", "mean_around_median", "phocas", "bulyan", "divide_and_conquer", "sign_guard"}
+COLUMNS = {rule for rule in RULES if declaration_of(RULES[rule]).view == "columns"}
+BY_AXES = COLUMNS | {"bulyan", "divide_and_conquer", "sign_guard"}
 ROTATES = sorted(set(RULES) - BY_AXES)
 TRANSLATES = sorted(set(RULES) - set(FROM_ZERO))
 # Rules that deal clients out at random depend on who stands where.

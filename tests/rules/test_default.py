@@ -1,7 +1,6 @@
 """The default rule, spectral_huber: what it promises beyond the contract, by the Gram matrix and by passes."""
 
 import inspect
-
 from functools import partial
 
 import hypothesis.strategies as st
@@ -16,9 +15,9 @@ import oracles
 from fedhold import aggregate
 from fedhold.cli.aggregate import aggregate as aggregate_files
 from fedhold.flower import RobustStrategy
+from fedhold.kernels import loops
 from fedhold.nvflare import RobustAggregator
 from fedhold.spec import DEFAULT
-from fedhold.kernels import loops
 from fedhold.updates import Updates
 from fedhold.updates.tiles import Source
 

@@ -1,7 +1,5 @@
 """Each rule against its formula, transcribed literally in `oracles`."""
 
-import sys
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest

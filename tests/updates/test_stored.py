@@ -22,13 +22,12 @@ import fedhold.updates.files
 import fedhold.updates.tiles
 from cases import assert_refused, honest_updates, parameters
 from fedhold import RULES, aggregate, open_update, open_updates, save_update
-from fedhold.plan import PAIRED
 from fedhold.cli.aggregate import bar, read_samples
 from fedhold.cli.app import app
 from fedhold.geometry import Geometry
+from fedhold.plan import PAIRED
 from fedhold.report import ProgressLines
 from fedhold.storage import whole_file
-from fedhold.updates import Updates
 from fedhold.updates.files import CODES, DamagedFileError
 
 DTYPES = [np.dtype(code) for code in CODES.values() if code != "bfloat16"]

@@ -5,11 +5,18 @@ A server appends one RoundRecord per round to a file. What leaves is the list of
 below them, but no server framework and nothing of the laboratory.
 """
 
-from fedhold.audit.live import watch
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from fedhold.audit.metrics import unusable_metrics
 from fedhold.audit.page import report_audit
 from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, append, find_audit, read
 from fedhold.audit.suspects import MOST_NAME, Seen, Standing, Tally, judge_round, shown_name, standings
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = [
     "MOST_NAME",
@@ -29,6 +36,19 @@ __all__ = [
     "unusable_metrics",
     "watch",
 ]
+
+
+def watch(path: Path, *, once: bool, every: float, console: Console) -> None:
+    """Show an audit as it grows, until Ctrl-C.
+
+    path      the audit file, or a directory that holds one
+    once      whether to show the present state and return
+    every     seconds between two looks at the file
+    console   where to show it: a terminal gets the scoreboard, anything else a line for each round
+    """
+    from fedhold.audit.live import follow  # the only module here that needs rich
+
+    follow(path, once=once, every=every, console=console)
 
 
 def __dir__() -> list[str]:

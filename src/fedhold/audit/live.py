@@ -1,8 +1,8 @@
 """fedhold watch: an audit as it grows, in the terminal.
 
-`watch` follows the file. A terminal gets the Scoreboard: the last round, its nodes, and the suspects. A pipe gets a line for
-each round. All texts that clients chose pass `visible` and are `Text`, never markup, so that they can neither move the cursor
-nor choose colours.
+`follow` reads the file again and again. A terminal gets the Scoreboard: the last round, its nodes, and the suspects. A pipe
+gets a line for each round. All texts that clients chose pass `visible` and are `Text`, never markup, so that they can neither
+move the cursor nor choose colours.
 """
 
 from __future__ import annotations
@@ -83,14 +83,8 @@ class Follower:
         return True
 
 
-def watch(path: Path, *, once: bool, every: float, console: Console) -> None:
-    """Show an audit as it grows, until Ctrl-C.
-
-    path      the audit file, or a directory that holds one
-    once      whether to show the present state and return
-    every     seconds between two looks at the file
-    console   where to show it: a terminal gets the scoreboard, anything else a line for each round
-    """
+def follow(path: Path, *, once: bool, every: float, console: Console) -> None:
+    """What `fedhold.audit.watch` does."""
     follower = Follower(find_audit(path) or (path / "audit.jsonl" if path.is_dir() else path))
     if once:
         follower.look()

@@ -1,8 +1,7 @@
 """The report of an audit: one HTML file that needs nothing else, and its numbers as CSV.
 
 Reasons, metric names and claims are texts that clients chose. They pass `visible` on their way to the page, whose templates
-escape them like all text, and `quoted` on their way to CSV files. There are no PNG files: matplotlib would read formulas in
-the texts.
+escape them like all text, and `quoted` on their way to CSV files.
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ from fedhold.report import (
     Heading,
     Paragraph,
     Section,
-    Style,
     Table,
-    draw,
     page,
     plain_styles,
     quoted,
@@ -50,7 +47,7 @@ from fedhold.storage import write_whole
 
 HEAT = (
     "Each row is a node, the most suspicious on top, and each column a round. The colour is the node's share of the "
-    "aggregate; 1 is an equal share per sample. A bar beside its name marks a suspect."
+    "aggregate; 1 is an equal share per sample. A cell is blank where the node was not asked."
 )
 RADIUS = f"{MEANING} There is no line where nothing could be proven."
 CLAIMS = (
@@ -100,12 +97,13 @@ def write_audit(
     ranked = standings(rounds)
     metrics, below = _metric_charts(rounds, beside or {}), _other_charts(rounds)
     styles = plain_styles(line.label for chart in [*metrics, *below] for line in chart.curves)
+    metrics, below = ([replace(chart, styles=styles) for chart in charts] for charts in (metrics, below))
     sections = [
         Section("Summary", _summary(rounds, ranked, notes)),
         Section("Who was held down", [Paragraph(HEAT), node_map(rounds, ranked)] if ranked else []),
         Section("Suspects", _suspects(ranked)),
-        Section("Metrics", _metrics(metrics, styles)),
-        Section("Certificate and time", [_proven(rounds), *_cards(below, styles)]),
+        Section("Metrics", _metrics(metrics)),
+        Section("Certificate and time", [_proven(rounds), *_cards(below)]),
         Section("Claims", _claims(rounds)),
         Section("Files", [Paragraph("Beside this page: the numbers in numbers/*.csv.")]),
     ]
@@ -168,8 +166,8 @@ def _standings(ranked: Sequence[Standing]) -> list[Block]:
     return blocks
 
 
-def _metrics(charts: Sequence[Chart], styles: Mapping[str, Style]) -> list[Block]:
-    blocks = _cards(charts[:MOST_CHARTS], styles)
+def _metrics(charts: Sequence[Chart]) -> list[Block]:
+    blocks = _cards(charts[:MOST_CHARTS])
     if len(charts) > MOST_CHARTS:
         blocks.insert(0, Paragraph(f"The first {MOST_CHARTS} of {len(charts)}; all are in numbers/metrics.csv."))
     return blocks
@@ -186,9 +184,8 @@ def _claims(rounds: Sequence[RoundRecord]) -> list[Block]:
     return [Paragraph(CLAIMS), table] if table.rows else []
 
 
-def _cards(charts: Iterable[Chart], styles: Mapping[str, Style]) -> list[Block]:
-    drawings = [draw(chart, styles) for chart in charts]
-    return [Cards(drawings)] if drawings else []
+def _cards(charts: Sequence[Chart]) -> list[Block]:
+    return [Cards(charts)] if charts else []
 
 
 def _metric_charts(rounds: Sequence[RoundRecord], beside: Mapping[str, Mapping[str, Series]]) -> list[Chart]:

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ def read(path: Path, tell: Callable[[str], None] | None = None) -> list[RoundRec
     tell   is called with a sentence about each line that was not written to its end, and is skipped, and about runs
            before the last one; by default these sentences go to the log
 
-    A file of another kind, or of a later format, is a ValueError.
+    A file of another kind or format is a ValueError.
     """
     warn = logging.getLogger("fedhold").warning if tell is None else tell
     rounds: list[RoundRecord] = []
@@ -161,10 +161,9 @@ def _round(row: Any, path: Path, number: int) -> RoundRecord:
         raise ValueError(f"{where} is no round of an audit. Pass the file a strategy wrote.")
     if row["format"] != FORMAT:
         raise ValueError(f"{where} has format {row['format']!r}, and this version reads {FORMAT}. Update fedhold.")
-    known = {f.name for f in fields(RoundRecord)}
     try:
         nodes = tuple(NodeRecord(**node) for node in row["nodes"])
-        return RoundRecord(**{name: row[name] for name in row if name in known and name != "nodes"}, nodes=nodes)
+        return RoundRecord(**{**{name: row[name] for name in row if name != "format"}, "nodes": nodes})
     except (TypeError, KeyError) as problem:
         raise ValueError(f"{where} is no round of an audit: {problem}. Pass the file a strategy wrote.") from None
 

@@ -11,7 +11,6 @@ from fedhold import __version__
 from fedhold.cli.aggregate import aggregate
 from fedhold.cli.arena import arena
 from fedhold.cli.audits import watch
-from fedhold.cli.bench import bench
 from fedhold.cli.demo import demo, round_
 from fedhold.cli.errors import shown_safely
 from fedhold.cli.experiments import init, report, reproduce, run
@@ -69,7 +68,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "arena": arena,
     "report": report,
     "watch": watch,
-    "bench": bench,
     "list": list_,
 }
 for _name, _function in COMMANDS.items():

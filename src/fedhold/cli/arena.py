@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 from rich.console import Console
 
-from fedhold.cli.errors import usage_errors
+from fedhold.cli.errors import failure, usage_errors
 from fedhold.cli.parameters import Argument, Option
 from fedhold.report import print_line, print_table, table_of
 
@@ -57,8 +56,8 @@ def arena(
         path = write_arena(out, standings)
     print_line(console, f"Page: {path}")
     if failures:
-        console.print(f"{len(failures)} runs failed; the first:\n{next(iter(failures.values()))}")
-        raise click.exceptions.Exit(1)
+        first = next(iter(failures))
+        raise failure(f"{len(failures)} runs failed. The first, {first}: {failures[first]}".rstrip().removesuffix("."))
 
 
 def _print(console: Console, standings: Standings) -> None:

@@ -223,7 +223,7 @@ def _write(out: Path, story: Story, found: Found) -> Path:
         PROVEN: story.proven,
     }
     title = "A federation with liars"
-    return write_report(out, list(found.values()), title=title, panels=panels, opening=opening, png=False)
+    return write_report(out, list(found.values()), title=title, panels=panels, opening=opening, figures=False)
 
 
 def _experiments(seed: int) -> dict[tuple[str, str], Experiment]:

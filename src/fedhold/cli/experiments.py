@@ -41,7 +41,7 @@ def run(
 
     console = Console(highlight=False)
     with usage_errors(DataError, MissingResult):
-        experiments = load(config, hint=lambda text: print_line(Console(stderr=True), f"Hint: {text}"))
+        experiments = load(config)
         results = run_all(experiments, Store(out / "results"), jobs=jobs)
         _write_report(results, out, console)
 

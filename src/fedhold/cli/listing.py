@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedhold.cli.parameters import Argument
-from fedhold.errors import unknown
 from fedhold.report import print_table, table_of
-from fedhold.spec import FROM_CALL, MIXINGS, RULES, THRESHOLDS
+from fedhold.spec import FROM_CALL, MIXINGS, RULES, THRESHOLDS, unknown_part
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,8 @@ def list_(
 def _show_one(registries: list[_Registry], name: str) -> None:
     known = {word: registry for registry in registries for word in registry.named}
     if name not in known:
-        raise click.BadParameter(unknown("name", name, known))
+        every = {word: registry.named[word] for word, registry in known.items()}
+        raise click.BadParameter(unknown_part("name", name, every))
     click.echo(f"{name}({known[name].call(name)})\n")
     click.echo(inspect.getdoc(known[name].named[name]))
 

@@ -14,20 +14,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Strategy
 from numpy.typing import NDArray
 
-from fedhold.flower.api import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    FedAvg,
-    Grid,
-    Message,
-    MetricRecord,
-    RecordDict,
-    Strategy,
-    plain_average,
-)
+from fedhold.flower.averages import plain_average
 from fedhold.flower.model import Model
 
 SAMPLING = tuple(name for name in inspect.signature(FedAvg.__init__).parameters if name != "self")
@@ -77,17 +69,8 @@ def refusal(kind: type) -> str | None:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the strategy inside wants to be sent: one config and one model, to these of the nodes that were drawn."""
-
-    nodes: list[int]
-    arrays: ArrayRecord
-    config: ConfigRecord
-
-
-@dataclass(frozen=True)
-class Made:
-    """What the strategy inside made of a round.
+class Proposal:
+    """What the strategy inside makes of a round.
 
     model    the next model; None where the round keeps the one it had
     metrics  the averages of metrics, as the strategy returned them
@@ -119,10 +102,10 @@ class Inner:
         self.strategy.train_metrics_aggr_fn = self.strategy.evaluate_metrics_aggr_fn = plain_average
         self._at_first = dict(vars(self.strategy))
 
-    def wants(
+    def messages(
         self, phase: str, t: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, drawn: Sequence[int]
-    ) -> Wanted:
-        """What the strategy would send, of the nodes drawn to whom.
+    ) -> list[Message]:
+        """The messages of the strategy: one model and one config, to some of the nodes drawn or all of them.
 
         phase           "train" or "evaluate"
         t               the round
@@ -131,24 +114,23 @@ class Inner:
         drawn           these nodes
         """
         configure = self.strategy.configure_train if phase == "train" else self.strategy.configure_evaluate
-        messages = list(configure(t, arrays, config, cast(Grid, _Drawn(grid, drawn))))
-        if not messages:
-            return Wanted([], arrays, config)
+        made = {m.metadata.dst_node_id: m for m in configure(t, arrays, config, cast(Grid, _Drawn(grid, drawn)))}
+        messages = [made[node] for node in drawn if node in made]
         keys = (self.strategy.arrayrecord_key, self.strategy.configrecord_key)
-        first, asked = messages[0].content, {message.metadata.dst_node_id for message in messages}
-        alike = all(message.content is first or message.content == first for message in messages)
-        if not alike or set(first) != set(keys) or not asked <= set(drawn):
+        first = next((message.content for message in made.values()), RecordDict())
+        alike = all(message.content is first or message.content == first for message in made.values())
+        if made and (not alike or set(first) != set(keys) or len(messages) < len(made)):
             raise ValueError(
                 f"{type(self.strategy).__name__}.configure_{phase} must send the same two records, {keys[0]!r} and "
-                f"{keys[1]!r}, to nodes of the grid it is given; it sent {sorted(first)} to {len(asked)} nodes"
+                f"{keys[1]!r}, to nodes of the grid it is given; it sent {sorted(first)} to {len(made)} nodes"
                 f"{'' if alike else ', and not the same to all'}. Updates are measured from the one model that was sent: "
                 "put what differs between nodes into the ClientApp."
             )
-        return Wanted(
-            [node for node in drawn if node in asked], first.array_records[keys[0]], first.config_records[keys[1]]
-        )
+        for message in messages:
+            message.content.config_records[keys[1]]["server-round"] = t
+        return messages
 
-    def train(self, t: int, model: Model, samples: float, metrics: MetricRecord | None, to: Message) -> Made:
+    def train(self, t: int, model: Model, samples: float, metrics: MetricRecord | None, to: Message) -> Proposal:
         """What the strategy makes of the robust aggregate and the averages of metrics; it is told that they are a reply.
 
         Where its numbers, or those that it remembers, are not finite, there is no model, and it forgets the round.
@@ -166,12 +148,12 @@ class Inner:
             made, told = self.strategy.aggregate_train(t, [Message(content, reply_to=to)])
         name = type(self.strategy).__name__
         if made is None:
-            return Made(None, told or metrics, f"{name} returned no model")
+            return Proposal(None, told or metrics, f"{name} returned no model")
         stepped = model.with_floats_of(made, name)
         if stepped is None or not self._is_finite():
             self.recall(before)
-            return Made(None, metrics, f"{name} made numbers that are not finite of the aggregate")
-        return Made(stepped, told or metrics)
+            return Proposal(None, metrics, f"{name} made numbers that are not finite of the aggregate")
+        return Proposal(stepped, told or metrics)
 
     def evaluate(self, t: int, samples: float, metrics: MetricRecord | None, to: Message) -> MetricRecord | None:
         """What the strategy makes of the averages of metrics; the parameters are those of `train`."""

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from flwr.app import MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
+from fedhold.aggregation import aggregate
 from fedhold.audit import unusable_metrics
-from fedhold.flower.api import MetricRecord, RecordDict, plain_average
-from fedhold.flower.replies import Reply
-from fedhold.geometry import location
-from fedhold.kernels import Weights, middle, weighted_median
-from fedhold.thresholds import KAPPA
+from fedhold.transport import Reply
 
-FINE, STEPS = 1e-6, 100  # a step this part of the thresholds ends the search; and the most steps. Some ten are usual.
+plain_average = FedAvg().train_metrics_aggr_fn  # what Flower averages metrics by unless the user gives a function
 
 Average = Callable[[list[RecordDict], str], MetricRecord]
 """(replies, the name of the metric that holds the number of samples) -> averages; as Flower has it."""
@@ -64,8 +63,11 @@ def average_metrics(
     if function is not plain_average:
         records = [_with_samples(reply, n, weight_key) for reply, n in zip(usable, used, strict=True)]
         return Averages(function(records, weight_key), reasons)
-    columns = {name: np.array([(reply.metrics or {})[name] for reply in usable]) for name in usable[0].metrics or {}}
     weights = np.array(used)
+    columns = {
+        name: np.array([(reply.metrics or {})[name] for reply in usable], np.float64)
+        for name in usable[0].metrics or {}
+    }
     plain = {name: np.average(column, axis=0, weights=weights).tolist() for name, column in columns.items()}
     robust = {name: _location(column, weights) for name, column in columns.items()}
     return Averages(MetricRecord(robust), reasons, plain)
@@ -79,28 +81,8 @@ def _with_samples(reply: Reply, used: float, weight_key: str) -> RecordDict:
     return record
 
 
-def _location(values: NDArray[Any], samples: Weights) -> Any:
-    """The Huber location of a metric over the nodes, the rows; of lists of numbers, that of each column by itself.
-
-    It is what the rule `huber` makes of one number per node. The thresholds depend on the location, and the location on them:
-    each is found for the other in turn.
-    """
+def _location(values: NDArray[Any], samples: NDArray[Any]) -> Any:
+    """The Huber location of a metric over the nodes, the rows; of lists of numbers, that of each column by itself."""
     if values.ndim > 1:
         return [_location(column, samples) for column in values.T]
-    if (values == values[0]).all():
-        return float(values[0])
-    numbers, counts = values.astype(np.float64), samples / samples.max()
-    roots = np.sqrt(counts)
-    place = float(weighted_median(numbers, roots))  # n_i T_i grows as the root of n_i.
-    before = place, 0.0
-    with np.errstate(over="ignore"):  # A number near the largest float is infinitely far away.
-        for _ in range(STEPS):
-            away = numbers - place
-            limits = KAPPA * middle(roots * np.abs(away)) / roots
-            step = location(away, counts, limits)
-            if abs(step) <= FINE * limits.max():
-                return place + step
-            # Steps shrink along a straight line, which is followed to its end where it is not too flat or too steep.
-            fall = (before[1] - step) / (place - before[0]) if place != before[0] else 1.0
-            before, place = (place, step), place + step / (fall if 0.25 < fall < 1.5 else 1.0)
-    return place
+    return float(aggregate(values[:, None], "huber", samples=samples, sample_cap=None).value[0])

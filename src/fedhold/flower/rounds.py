@@ -2,67 +2,103 @@
 
 from __future__ import annotations
 
-import bisect
+import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from flwr.app import ConfigRecord, Message
+from numpy.typing import NDArray
 
 from fedhold.aggregation import Aggregation, Client, aggregate
 from fedhold.audit import MOST_NAME, NodeRecord, RoundRecord, Seen, shown_name
-from fedhold.flower.api import ConfigRecord, Message, flower_log
-from fedhold.flower.model import Arrays, Model
-from fedhold.flower.replies import Reply
-from fedhold.kernels import Vector
-from fedhold.report import one_line
+from fedhold.errors import InfeasibleError, one_line
+from fedhold.flower.model import Model
 from fedhold.spec import Stage
+from fedhold.transport import Arrays, Reply
 
-MOST_CLIENTS = 1000  # a rule that needs more than these is not tried beforehand: that would take too long
-MOST_TOLD = 10  # nodes that a line of the log names, or that get a line of their own in a round
+MAX_TRIED = 1000  # a rule that needs more clients is not tried before the run: that would take too long
+MAX_LOGGED = 10  # nodes that one line of the log names, and nodes with a line of their own in one round
 BYZANTINE = 0.2  # the fraction of clients that a certificate is about, unless the user gives a number
+
+log = logging.getLogger("flwr")  # our lines appear among Flower's own
 
 
 @dataclass(frozen=True)
 class Rule:
     """What aggregate() is called with in every round.
 
-    name         the rule and its parameters, as a spec
-    rule         the rule as the user gave it: a name, a spec, or a function
-    parameters   its parameters, as far as they were given beside it
+    stages       the rule and the mixings before it
     sample_cap   as for aggregate()
-    from_last    whether the rule starts from its last aggregate
     byzantine    f of the certificate; None for a fifth of the admitted clients
     certify      whether to compute a certificate, which costs an m x m matrix
     quorum       the fraction of the nodes asked of which more must send a usable reply
-    least        the fewest clients that the rule takes
-    accuses      whether a low weight tells against a client, as the rule and its mixings declare
-    draws        whether it draws
-    takes_root   whether it compares clients with the server's own update
-    moves_along  whether the rule and its mixings give the same aggregate of models as of updates, moved by the model that was
-                 sent. The models are then aggregated as they came, without subtracting it from each
     """
 
-    name: str
-    rule: str | Callable[..., Any]
-    parameters: Mapping[str, Any]
+    stages: tuple[Stage, ...]
     sample_cap: float | None
-    from_last: bool
     byzantine: int | None
     certify: bool
     quorum: float
-    least: int
-    accuses: bool
-    draws: bool
-    takes_root: bool
-    moves_along: bool
+
+    @cached_property
+    def name(self) -> str:
+        """The rule and its parameters, as a spec."""
+        return " | ".join(map(str, self.stages))
+
+    @property
+    def from_last(self) -> bool:
+        """Whether the rule starts from its last aggregate."""
+        return self.stages[-1].declared.from_last
+
+    @property
+    def accuses(self) -> bool:
+        """Whether a low weight tells against a client, as the rule and its mixings declare."""
+        return all(stage.declared.accuses for stage in self.stages)
+
+    @cached_property
+    def takes_whole(self) -> bool:
+        """Whether the rule and its mixings give the same aggregate of models as of updates, moved by the model that was sent.
+
+        The models are then aggregated as they came, without subtracting it from each.
+        """
+        return all(stage.is_ours and not stage.declared.from_zero for stage in self.stages)
+
+    @cached_property
+    def least(self) -> int:
+        """The fewest clients that the rule takes; 1 where it takes more than MAX_TRIED only."""
+        for m in range(1, MAX_TRIED + 1):
+            with suppress(ValueError):
+                rows = m
+                for stage in self.stages:
+                    rows = stage.check(rows)
+                return m
+        return 1
+
+    def takes(self, name: str) -> bool:
+        """Whether the rule or one of its mixings has a parameter of this name."""
+        return any(stage.takes(name) for stage in self.stages)
 
     def needed(self, asked: int) -> int:
         """How many usable replies a round needs that asks so many nodes. The rule's own bound holds besides."""
         return math.floor(self.quorum * asked) + 1
+
+    def check(self) -> None:
+        """Raise the error that a round would raise for parameters out of range, by a call on made-up clients.
+
+        Rules of the user's own, and parameters with a value for each client, may fit the clients of this federation only.
+        """
+        given = [value for stage in self.stages for value in stage.parameters.values()]
+        by_client = any(isinstance(value, list | tuple | np.ndarray) for value in given)
+        if all(stage.is_ours for stage in self.stages) and not by_client:
+            with suppress(InfeasibleError):  # it takes more than MAX_TRIED
+                aggregate(np.random.default_rng(0).standard_normal((self.least, 4)), self.stages, rng=0)
 
 
 @dataclass(frozen=True)
@@ -148,35 +184,6 @@ class Round:
         )
 
 
-def check_rule(rule: str | Callable[..., Any], parameters: Mapping[str, Any], stages: Sequence[Stage]) -> int:
-    """The fewest clients that the rule takes; raises the error that a round would raise.
-
-    So parameters out of range are an error before the first round, and are not taken for too few replies in each. Both are
-    found by trial, since the bound of a rule stands in the rule alone. Rules and parameters that may fit the clients of this
-    federation only, and those that need very many clients, are not tried; for them the answer is 1.
-
-    rule, parameters  as for aggregate()
-    stages            the same, parsed
-    """
-    given = [(name, value) for stage in stages for name, value in stage.parameters.items()]
-    f, size = (max([1, *(v for n, v in given if n == name and isinstance(v, int))]) for name in ("f", "size"))
-    enough = (4 * f + 4) * size  # for the bound of every rule, also after bucketing
-    fitted = callable(rule) or any(isinstance(value, list | tuple | np.ndarray) for _, value in given)
-    if fitted or enough > MOST_CLIENTS:
-        return 1
-    aggregate(np.random.default_rng(0).standard_normal((enough, 4)), rule, rng=0, **parameters)
-    return 1 + bisect.bisect_left(range(1, enough), True, key=lambda m: _takes(rule, parameters, m))
-
-
-def _takes(rule: str | Callable[..., Any], parameters: Mapping[str, Any], clients: int) -> bool:
-    """Whether the rule takes so many clients. They agree, so that no mixing leaves any of them out."""
-    try:
-        aggregate(np.ones((clients, 1)), rule, rng=0, **parameters)
-    except ValueError:
-        return False
-    return True
-
-
 def aggregate_replies(
     model: Model,
     replies: Sequence[Reply],
@@ -187,90 +194,77 @@ def aggregate_replies(
     last: Arrays | None = None,
     root: Arrays | None = None,
 ) -> Outcome:
-    """Aggregate the updates of the replies that can be used. Where that cannot be done, keep the model and say why.
+    """Aggregate the replies that can be used. Where that cannot be done, keep the model and say why.
 
     model    the model that was sent
     replies  one per node, as read_replies() gives them
     asked    how many nodes were asked
     rule     how to aggregate
     rng      for rules that draw; None for others
-    last     the last aggregate, for rules that start from it
-    root     the server's own update, for rules that compare clients with it
+    last     the last aggregate of updates, for rules that start from it
+    root     the server's own model, for rules that compare clients with it
     """
     began = time.perf_counter()
-    replies = [_checked(reply, model) for reply in replies]
     good = [reply for reply in replies if reply.reason is None]
-    # What was sent in place of an update is one of the f lies that the rule is told of: aggregate() rejects it as such.
-    unusable = sum(reply.answered and reply.reason is not None for reply in replies) if good else 0
-    arrays = [reply.arrays or {} for reply in good]
-    parts = model.parts(arrays) if rule.moves_along and good else None
-    updates: Any = model.updates(arrays, unusable) if parts is None else [*parts, *[None] * unusable]
     quorum = {"asked": asked, "usable": len(good), "needed": rule.needed(asked)}
 
-    def kept(note: str) -> Outcome:
-        return Outcome(None, _rows_without_aggregate(replies, model), note, quorum=quorum)
-
-    def too_few() -> str:
-        return (
+    def kept(note: str | None = None) -> Outcome:
+        few = (
             f"{quorum['usable']} of {asked} nodes asked sent a usable reply, and the quorum is {quorum['needed']} (more than "
             f"{rule.quorum:g} of them)"
         )
+        return Outcome(None, tuple(map(_row_without_aggregate, replies)), note or few, quorum=quorum)
 
     if quorum["usable"] < quorum["needed"]:
-        return kept(too_few())
-    call: dict[str, Any] = dict(rule.parameters)
-    placed = model.joined if parts is None else model.plus
+        return kept()
+    form = partial(model.update, whole=rule.takes_whole)
+    # What was sent in place of an update is one of the f lies that the rule is told of: aggregate() rejects it as such.
+    unusable = sum(reply.answered and reply.reason is not None for reply in replies)
+    call: dict[str, Any] = {}
     if rule.from_last and last is not None:
-        call["start"] = placed(last)
-    if rule.takes_root and root is not None:
-        call["root"] = placed(root)
+        call["start"] = form(model.moved(last))
+    if root is not None:
+        call["root"] = form(root)
     try:
         result = aggregate(
-            updates,
-            rule.rule,
+            [*(form(reply.arrays or {}) for reply in good), *[None] * unusable],
+            rule.stages,
             samples=_samples(good, unusable),
             rng=rng,
             sample_cap=rule.sample_cap,
-            like=None if parts is None else model.aggregated,
+            like=form(model.arrays),
             **call,
         )
     except ValueError as problem:  # nobody was admitted, or fewer clients than the rule needs
         return kept(str(problem))
-    admitted = [i for i, client in enumerate(result.clients) if client.status != "rejected"]
-    quorum["usable"] = len(admitted)
+    quorum["usable"] = sum(client.status != "rejected" for client in result.clients)
     if quorum["usable"] < quorum["needed"]:
-        return kept(too_few())
-    weights = [1.0 if result.weights is None else float(result.weights[i]) for i in admitted]
-    made = model.plus(model.split(result.value)) if parts is None else result.value
-    if not all(np.isfinite(array).all() for array in made.values()):
+        return kept()
+    moved = model.after(result.value, whole=rule.takes_whole)
+    if moved is None:
         return kept("the aggregate is not finite")
-    moved = model.moved(made, [arrays[i] for i in admitted], weights)
     seconds = time.perf_counter() - began
     clients = {reply.node: client for reply, client in zip(good, result.clients[: len(good)], strict=True)}
     return Outcome(
         model=moved,
         rows=tuple(
-            _admitted(reply, clients[reply.node]) if reply.reason is None else _rejected(reply) for reply in replies
+            _rejected(reply, reply.reason) if reply.reason else _admitted(reply, clients[reply.node])
+            for reply in replies
         ),
-        last=model.minus(made) if rule.from_last else None,
+        last=moved.minus(model) if rule.from_last else None,
         converged=result.converged,
         iterations=result.iterations,
-        certificate=_certificate(result, rule, len(admitted)) if rule.certify else None,
+        certificate=_certificate(result, rule, quorum["usable"]) if rule.certify else None,
         seconds=seconds,
         quorum=quorum,
         f=result.f,
     )
 
 
-def _samples(good: Sequence[Reply], unusable: int) -> Vector:
+def _samples(good: Sequence[Reply], unusable: int) -> NDArray[np.float64]:
     """The n_i of the replies; those unusable, which are rejected for their numbers, get the median, so that it stays."""
     claimed = np.array([reply.samples for reply in good], np.float64)
     return np.concatenate([claimed, np.full(unusable, np.median(claimed))])
-
-
-def _checked(reply: Reply, model: Model) -> Reply:
-    """The reply, with a reason where its arrays have the form of the model, and yet cannot be part of one."""
-    return replace(reply, reason=flaw) if reply.arrays and (flaw := model.flaw(reply.arrays)) else reply
 
 
 def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, Any] | None:
@@ -280,7 +274,7 @@ def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, An
         certificate = result.certificate
         return None if certificate is None else {"f": f, "radius": float(certificate.radius(f))}
     except (RuntimeError, ValueError) as problem:  # a liar's numbers, too large for a proof, must not cost the round
-        flower_log.warning("No certificate: %s", problem)
+        log.warning("No certificate: %s", problem)
         return {"f": f, "radius": math.inf}
 
 
@@ -299,21 +293,19 @@ def _admitted(reply: Reply, client: Client) -> NodeRecord:
     )
 
 
-def _rejected(reply: Reply) -> NodeRecord:
+def _rejected(reply: Reply, reason: str) -> NodeRecord:
     """The row of a node whose reply could not be used."""
-    return NodeRecord(str(reply.node), "train", "rejected", reply.reason, weight=0.0, claimed=reply.claimed)
+    return NodeRecord(str(reply.node), "train", "rejected", reason, weight=0.0, claimed=reply.claimed)
 
 
-def _rows_without_aggregate(replies: Sequence[Reply], model: Model) -> tuple[NodeRecord, ...]:
-    """The rows of a round that keeps the model: bad replies are rejected, the others dropped."""
-    rows = []
-    for reply in replies:
-        if reply.reason is None and model.could_be(reply.arrays or {}):
-            reason = _joined("the model was kept", reply.remark)
-            rows.append(NodeRecord(str(reply.node), "train", "dropped", reason, claimed=reply.claimed))
-        else:
-            rows.append(_rejected(replace(reply, reason=reply.reason or "numbers that are not finite")))
-    return tuple(rows)
+def _row_without_aggregate(reply: Reply) -> NodeRecord:
+    """The row of a node in a round that keeps the model: bad replies are rejected, the others dropped."""
+    if reply.reason:
+        return _rejected(reply, reply.reason)
+    if not all(np.isfinite(array).all() for array in (reply.arrays or {}).values()):
+        return _rejected(reply, "numbers that are not finite")
+    reason = _joined("the model was kept", reply.remark)
+    return NodeRecord(str(reply.node), "train", "dropped", reason, claimed=reply.claimed)
 
 
 def _joined(*parts: str | None) -> str | None:
@@ -337,14 +329,12 @@ def log_rows(phase: str, round: int, asked: int, rows: Sequence[NodeRecord], quo
     """Log how many of the `asked` nodes were rejected and what the quorum is, and a line for each row that has a reason."""
     rejected = sum(row.status == "rejected" for row in rows)
     needs = f", {quorum['usable']} usable, quorum {quorum['needed']}" if quorum else ""
-    flower_log.info("%s: %d nodes asked, %d rejected%s", phase, asked, rejected, needs)
+    log.info("%s: %d nodes asked, %d rejected%s", phase, asked, rejected, needs)
     told = [row for row in rows if row.reason and row.status != "dropped"]
-    for row in told[:MOST_TOLD]:
-        flower_log.warning("Round %d: node %s %s: %s", round, row.node, row.status, row.reason)
-    if len(told) > MOST_TOLD:
-        flower_log.warning(
-            "Round %d: and %d nodes more, which the record of the round has", round, len(told) - MOST_TOLD
-        )
+    for row in told[:MAX_LOGGED]:
+        log.warning("Round %d: node %s %s: %s", round, row.node, row.status, row.reason)
+    if len(told) > MAX_LOGGED:
+        log.warning("Round %d: and %d nodes more, which the record of the round has", round, len(told) - MAX_LOGGED)
 
 
 def log_suspects(record: RoundRecord, seen: Sequence[Seen], suspects: Sequence[str], nodes: int) -> None:
@@ -356,9 +346,9 @@ def log_suspects(record: RoundRecord, seen: Sequence[Seen], suspects: Sequence[s
     nodes     how many nodes there have been so far
     """
     names = {row.node: row.name for row in record.nodes}
-    told = [shown_name(node, names.get(node)) for node in suspects[:MOST_TOLD]]
-    told += [f"and {len(suspects) - MOST_TOLD} more"] * (len(suspects) > MOST_TOLD)
-    flower_log.info(
+    told = [shown_name(node, names.get(node)) for node in suspects[:MAX_LOGGED]]
+    told += [f"and {len(suspects) - MAX_LOGGED} more"] * (len(suspects) > MAX_LOGGED)
+    log.info(
         "Round %d: %d of %d nodes held down; suspects so far: %d of %d%s",
         *(record.round, sum(one.held for one in seen), len(seen), len(suspects), nodes),
         f": {', '.join(told)}" if told else "",

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flwr.app import MetricRecord
+from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from fedhold.audit import RoundRecord, Standing, Tally, standings
-from fedhold.flower.api import MetricRecord, Result
 from fedhold.flower.around import from_json, to_json
-from fedhold.flower.model import Arrays, Model
+from fedhold.flower.model import Model
 from fedhold.flower.quarantine import QuarantineState
-from fedhold.spec import Stage
 from fedhold.storage import DamagedCheckpointError, read_checkpoint, write_checkpoint
+from fedhold.transport import Arrays
 
 FILE = "checkpoint.npz"
 KIND = "Flower run"
@@ -91,18 +92,6 @@ class State:
         return RobustResult(self.model.record(), train, evaluate, server, tuple(self.records))
 
 
-def former_name(stages: Sequence[Stage]) -> str:
-    """The rule as checkpoints had it before functions of `fedhold.thresholds` told their parameters."""
-    return " | ".join(f"{stage.name}({given})" if (given := _former(stage)) else stage.name for stage in stages)
-
-
-def _former(stage: Stage) -> str:
-    return ", ".join(
-        f"{name}={getattr(value, '__qualname__', '').partition('.')[0].partition('(')[0] if callable(value) else repr(value)}"
-        for name, value in stage.parameters.items()
-    )
-
-
 def save(folder: Path, state: State, facts: Mapping[str, Any]) -> None:
     """Write the checkpoint, whole or not at all.
 
@@ -116,7 +105,7 @@ def save(folder: Path, state: State, facts: Mapping[str, Any]) -> None:
         "round": state.round,
         "keys": list(state.model.arrays),
         "last": None if state.last is None else list(state.last),
-        "ward": state.quarantine.to_json(),  # the key that files have had from the beginning
+        "quarantine": state.quarantine.to_json(),
         "history": {phase: list(rounds.items()) for phase, rounds in state.history.items()},
         "names": list(state.names.items()),
         "tally": list(state.tally.counts.items()),
@@ -130,14 +119,13 @@ def save(folder: Path, state: State, facts: Mapping[str, Any]) -> None:
     write_checkpoint(folder / FILE, KIND, arrays, json.dumps(notes))
 
 
-def load(folder: Path, facts: Mapping[str, Any], former: Mapping[str, Any], seed: int | None) -> State | None:
+def load(folder: Path, facts: Mapping[str, Any], seed: int | None) -> State | None:
     """The state that was saved last in the folder; None where there is none.
 
     A file that is damaged, or of a run with other facts, is a ValueError.
 
     folder  where the checkpoint is
     facts   as for save()
-    former  the same facts as far as earlier versions wrote them in another way
     seed    the seed that the run must have; None for whichever it has
     """
     path = folder / FILE
@@ -153,16 +141,15 @@ def load(folder: Path, facts: Mapping[str, Any], former: Mapping[str, Any], seed
             run=notes["run"],
             round=notes["round"],
             last=None if notes["last"] is None else {key: arrays[f"last{i}"] for i, key in enumerate(notes["last"])},
-            quarantine=QuarantineState.from_json(notes["ward"]),
+            quarantine=QuarantineState.from_json(notes["quarantine"]),
             history={phase: dict(map(tuple, rounds)) for phase, rounds in notes["history"].items()},
-            inner=_inner(notes.get("inner"), arrays),
-            names=dict(map(tuple, notes.get("names", ()))),
-            tally=Tally({node: tuple(counts) for node, counts in notes.get("tally", ())}),
+            inner=_inner(notes["inner"], arrays),
+            names=dict(map(tuple, notes["names"])),
+            tally=Tally({node: tuple(counts) for node, counts in notes["tally"]}),
         )
+        saved_facts = notes["facts"]
         changed = [
-            f"{name} {met!r}, now {facts[name]!r}"
-            for name, met in {**dict.fromkeys(facts), **notes["facts"]}.items()
-            if met not in (facts[name], former.get(name, facts[name]))
+            f"{name} {saved_facts[name]!r}, now {now!r}" for name, now in facts.items() if saved_facts[name] != now
         ]
         changed += ["another seed"] * (seed not in (None, state.seed))  # which stays a secret
     except (KeyError, TypeError, ValueError, AttributeError) as problem:

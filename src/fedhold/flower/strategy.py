@@ -2,64 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 from fedhold.audit import NodeRecord, RoundRecord, Tally, append, judge_round, read
 from fedhold.errors import integer, listed, positive, require
-from fedhold.flower.api import (
-    ArrayRecord,
-    ConfigRecord,
-    FedAvg,
-    Grid,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-    Strategy,
-    flower_log,
-)
-from fedhold.flower.around import Inner, Made, Wanted
+from fedhold.flower.around import Inner, Proposal
 from fedhold.flower.averages import average_metrics
-from fedhold.flower.grid import exchange, sample, sample_size, wait_for_nodes
-from fedhold.flower.limits import Limits
 from fedhold.flower.model import Model
 from fedhold.flower.quarantine import Quarantine, offenders
-from fedhold.flower.replies import Reply, read_replies
 from fedhold.flower.rounds import (
-    Outcome,
     Round,
     Rule,
     aggregate_replies,
-    check_rule,
     log_rows,
     log_suspects,
     name_in,
     with_reason,
 )
-from fedhold.flower.state import RobustResult, State, former_name, load, save
+from fedhold.flower.state import RobustResult, State, load, save
 from fedhold.flower.validation import Loss, Validation
 from fedhold.spec import DEFAULT, parse
+from fedhold.transport import Limits, Reply, exchange, read_replies, sample, sample_size, wait_for_nodes
+
+log = logging.getLogger("flwr")  # our lines appear among Flower's own
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 # Each purpose that needs random numbers has a stream of its own, so that none depends on how many the others drew.
 SAMPLE_TO_TRAIN, SAMPLE_TO_EVALUATE, AGGREGATE, VALIDATE = range(4)
 SEED_BITS = 128
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """The nodes that a round asks, and those that quarantine leaves out of it."""
-
-    asked: list[int]
-    quarantined: list[int]
 
 
 class RobustStrategy(FedAvg):
@@ -124,7 +106,6 @@ class RobustStrategy(FedAvg):
         )
         self.on_round = on_round
         self.name_key = name_key
-        stages = parse(rule, parameters or {})
         self.audit = None if audit is None else Path(audit)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.quarantine = quarantine
@@ -141,23 +122,15 @@ class RobustStrategy(FedAvg):
             quorum=quorum,
         )
         self.rule = Rule(
-            name=" | ".join(map(str, stages)),
-            rule=rule,
-            parameters=dict(parameters or {}),
+            stages=parse(rule, parameters or {}),
             sample_cap=sample_cap,
-            from_last=stages[-1].declared.from_last,
             byzantine=None if byzantine is None else integer(byzantine, "byzantine"),
             certify=self.audit is not None,
             quorum=float(quorum),
-            least=check_rule(rule, parameters or {}, stages),
-            accuses=all(stage.declared.accuses for stage in stages),
-            draws=any(stage.takes("rng") for stage in stages),
-            takes_root=any(stage.takes("root") for stage in stages),
-            moves_along=all(stage.is_ours and not stage.declared.from_zero for stage in stages),
         )
+        self.rule.check()
         inside = None if self._inner is None else self._inner.name
         self._facts = {"rule": self.rule.name, "sample_cap": sample_cap, "around": inside}
-        self._former_facts = {"rule": former_name(stages)}
         self._drawn = self._new_seed()
         self._no_reply = "no reply"
         self._state: State | None = None
@@ -179,16 +152,16 @@ class RobustStrategy(FedAvg):
 
     def summary(self) -> None:
         """Log what this strategy will do."""
-        flower_log.info("\t├──> Rule: %s", self.rule.name)
-        flower_log.info("\t│\t├──Quorum: more than %g of the nodes asked", self.rule.quorum)
-        flower_log.info("\t│\t├──Samples capped at: %s times the median", self.rule.sample_cap)
-        flower_log.info("\t│\t├──Audit: %s", self.audit)
-        flower_log.info("\t│\t├──Checkpoint: %s", self.checkpoint)
-        flower_log.info("\t│\t└──Quarantine: %s", self.quarantine)
+        log.info("\t├──> Rule: %s", self.rule.name)
+        log.info("\t│\t├──Quorum: more than %g of the nodes asked", self.rule.quorum)
+        log.info("\t│\t├──Samples capped at: %s times the median", self.rule.sample_cap)
+        log.info("\t│\t├──Audit: %s", self.audit)
+        log.info("\t│\t├──Checkpoint: %s", self.checkpoint)
+        log.info("\t│\t└──Quarantine: %s", self.quarantine)
         if self._inner is None:
             super().summary()
         else:
-            flower_log.info("\t├──> Around: %s", self._inner.name)
+            log.info("\t├──> Around: %s", self._inner.name)
             self._inner.strategy.summary()
 
     def start(
@@ -261,8 +234,8 @@ class RobustStrategy(FedAvg):
         if self._inner is not None and state.inner is not None:
             self._inner.recall(state.inner)
         if self.audit is not None:
-            state.records = _told(self.audit, state)
-        flower_log.info("Resuming run %s after round %d", state.run, state.round)
+            state.records = _earlier_records(self.audit, state)
+        log.info("Resuming run %s after round %d", state.run, state.round)
         return self._run(state, grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def _run(
@@ -281,7 +254,7 @@ class RobustStrategy(FedAvg):
         bad reply cannot end, and writes audit and checkpoint after every round.
         """
         self._state, self._no_reply = state, f"no reply within {timeout:g} s"
-        flower_log.info("Starting %s: rounds %d to %d", type(self).__name__, state.round + 1, num_rounds)
+        log.info("Starting %s: rounds %d to %d", type(self).__name__, state.round + 1, num_rounds)
         self.summary()
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
@@ -289,11 +262,11 @@ class RobustStrategy(FedAvg):
             _evaluate_on_server(state, evaluate_fn)
             self._write(state)
         for t in range(state.round + 1, num_rounds + 1):
-            flower_log.info("")
-            flower_log.info("[ROUND %d/%d]", t, num_rounds)
+            log.info("")
+            log.info("[ROUND %d/%d]", t, num_rounds)
             arrays = state.model.record()
             messages = list(self.configure_train(t, arrays, train_config, grid))
-            limits = Limits.of(state.model, self.max_reply_bytes)
+            limits = Limits.of(state.model.arrays, self.max_reply_bytes)
             moved, trained = self.aggregate_train(t, exchange(grid, messages, timeout, limits))
             state.round = t
             if moved is not None:
@@ -308,9 +281,9 @@ class RobustStrategy(FedAvg):
             _evaluate_on_server(state, evaluate_fn)
             self._write(state)
         result = state.result()
-        flower_log.info("")
+        log.info("")
         for line in str(result).splitlines():
-            flower_log.info("\t%s", line)
+            log.info("\t%s", line)
         return result
 
     # The parts of a round, as Flower calls them. They also work in a loop of your own, which then has to write its own audit
@@ -320,22 +293,16 @@ class RobustStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages that send the model to a sample of the connected nodes that are not in quarantine."""
-        first = self._round is None
         current = self._round = Round(server_round, Model.of(arrays))
         if self.fraction_train == 0.0:
             return []
-        drawn = self._sample(
+        drawn, left_out = self._sample(
             SAMPLE_TO_TRAIN, server_round, grid, self.fraction_train, self.min_train_nodes, self.rule.least
         )
-        current.rows += [
-            NodeRecord(str(node), "train", "quarantined", "left out of sampling") for node in drawn.quarantined
-        ]
-        wanted = self._wanted("train", server_round, arrays, config, grid, drawn.asked)
-        if wanted.arrays is not arrays:
-            current.model = Model.of(wanted.arrays)
-        current.train_messages = self._messages(
-            MessageType.TRAIN, server_round, wanted.nodes, wanted.arrays, wanted.config
-        )
+        current.rows += [NodeRecord(str(node), "train", "quarantined", "left out of sampling") for node in left_out]
+        current.train_messages = messages = self._messages(MessageType.TRAIN, server_round, arrays, config, grid, drawn)
+        if self._inner is not None and messages:  # which may send another model
+            current.model = Model.of(messages[0].content.array_records[self.arrayrecord_key])
         return current.train_messages
 
     def aggregate_train(
@@ -346,11 +313,19 @@ class RobustStrategy(FedAvg):
         if not current.train_messages:
             return None, None
         read = self._read(current.train_messages, replies, current.model, with_arrays=True)
-        outcome = self._aggregated(current, read)
+        outcome = aggregate_replies(
+            current.model,
+            read,
+            len(current.train_messages),
+            self.rule,
+            self._rng(AGGREGATE, server_round) if self.rule.takes("rng") else None,
+            last=None if self._state is None else self._state.last,
+            root=self.validation.root(current.model) if self.validation and self.rule.takes("root") else None,
+        )
         used = {int(row.node): row.samples for row in outcome.rows if row.samples and row.status != "rejected"}
         averages = average_metrics(read, used, None, self.train_metrics_aggr_fn, self.weighted_by_key)
         rows = [with_reason(row, averages.reasons.get(int(row.node))) for row in outcome.rows]
-        made = Made(outcome.model, averages.record, outcome.note)
+        made = Proposal(outcome.model, averages.record, outcome.note)
         if self._inner is not None and outcome.model is not None:
             to, samples = current.train_messages[0], math.fsum(used.values())
             made = self._inner.train(server_round, outcome.model, samples, averages.record, to)
@@ -361,7 +336,7 @@ class RobustStrategy(FedAvg):
         current.averages["train"] = averages.plain
         log_rows("aggregate_train", server_round, len(current.train_messages), rows, outcome.quorum)
         if made.model is None:
-            flower_log.warning("Round %d keeps the model: %s", server_round, made.note)
+            log.warning("Round %d keeps the model: %s", server_round, made.note)
         self._learn_from(current, rows)
         return None if made.model is None else made.model.record(), made.metrics
 
@@ -372,11 +347,8 @@ class RobustStrategy(FedAvg):
         current = self._current(server_round)
         if self.fraction_evaluate == 0.0:
             return []
-        drawn = self._sample(SAMPLE_TO_EVALUATE, server_round, grid, self.fraction_evaluate, self.min_evaluate_nodes)
-        wanted = self._wanted("evaluate", server_round, arrays, config, grid, drawn.asked)
-        current.evaluate_messages = self._messages(
-            MessageType.EVALUATE, server_round, wanted.nodes, wanted.arrays, wanted.config
-        )
+        drawn, _ = self._sample(SAMPLE_TO_EVALUATE, server_round, grid, self.fraction_evaluate, self.min_evaluate_nodes)
+        current.evaluate_messages = self._messages(MessageType.EVALUATE, server_round, arrays, config, grid, drawn)
         return current.evaluate_messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -401,14 +373,6 @@ class RobustStrategy(FedAvg):
         to, samples = current.evaluate_messages[0], math.fsum(claimed.values())
         return self._inner.evaluate(server_round, samples, averages.record, to)
 
-    def _aggregated(self, current: Round, replies: list[Reply]) -> Outcome:
-        """The robust aggregate of a round, with what the rule needs from earlier rounds and from the server's own data."""
-        rng = self._rng(AGGREGATE, current.number) if self.rule.draws else None
-        asked = len(current.train_messages)
-        last = None if self._state is None else self._state.last
-        root = self.validation.root(current.model) if self.validation and self.rule.takes_root else None
-        return aggregate_replies(current.model, replies, asked, self.rule, rng, last=last, root=root)
-
     def _learn_from(self, current: Round, rows: list[NodeRecord]) -> None:
         """Keep for the rounds to come what a round of training came to: the aggregate, and who offended."""
         if self._state is None:
@@ -419,14 +383,6 @@ class RobustStrategy(FedAvg):
             bad = offenders(rows, self.quarantine.share, accuses=self.rule.accuses)
             asked = [message.metadata.dst_node_id for message in current.train_messages]
             self._state.quarantine = self._state.quarantine.after(self.quarantine, current.number, asked, bad)
-
-    def _wanted(
-        self, phase: str, t: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, drawn: list[int]
-    ) -> Wanted:
-        """What to send to whom: the strategy inside may change it."""
-        if self._inner is None:
-            return Wanted(drawn, arrays, config)
-        return self._inner.wants(phase, t, arrays, config, grid, drawn)
 
     def _validated(
         self, current: Round, rows: list[NodeRecord], replies: list[Reply], moved: Model | None
@@ -441,21 +397,29 @@ class RobustStrategy(FedAvg):
         rows, current.validation = self.validation.measure(rows, arrays, current.model, moved)
         return rows
 
-    def _sample(self, purpose: int, t: int, grid: Grid, fraction: float, least: int, bound: int = 1) -> _Sample:
-        """Wait for nodes, leave out those in quarantine, and draw from the others, of whom at least `bound` must stay."""
+    def _sample(
+        self, purpose: int, t: int, grid: Grid, fraction: float, least: int, bound: int = 1
+    ) -> tuple[list[int], list[int]]:
+        """Wait for nodes, leave out those in quarantine, and draw from the others, of whom at least `bound` must stay.
+
+        Returns the nodes drawn, and those left out.
+        """
         nodes = wait_for_nodes(grid, fraction=fraction, least=least, available=self.min_available_nodes, wait=self.wait)
         size = sample_size(len(nodes), fraction, least)
         out: list[int] = []
         if self.quarantine is not None and self._state is not None:
             out = self._state.quarantine.left_out(t, nodes, max(least, bound, self.rule.needed(size)))
         if out:
-            flower_log.warning("Round %d: in quarantine: %s", t, ", ".join(map(str, out)))
+            log.warning("Round %d: in quarantine: %s", t, ", ".join(map(str, out)))
         asked = sample([node for node in nodes if node not in out], size, self._rng(purpose, t))
-        return _Sample(asked, out)
+        return asked, out
 
     def _messages(
-        self, kind: str, t: int, nodes: list[int], arrays: ArrayRecord, config: ConfigRecord
+        self, kind: str, t: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, nodes: list[int]
     ) -> list[Message]:
+        """The messages to the nodes drawn: one model and one config, which the strategy inside may change."""
+        if self._inner is not None:
+            return self._inner.messages(kind, t, arrays, config, grid, nodes)
         config["server-round"] = t
         record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [Message(content=record, message_type=kind, dst_node_id=node) for node in nodes]
@@ -464,9 +428,9 @@ class RobustStrategy(FedAvg):
         read = read_replies(
             sent,
             replies,
-            model=model if with_arrays else None,
+            like=model.arrays if with_arrays else None,
             weight_key=self.weighted_by_key,
-            limits=Limits.of(model, self.max_reply_bytes),
+            limits=Limits.of(model.arrays, self.max_reply_bytes),
             no_reply=self._no_reply,
         )
         if self._state is not None:
@@ -489,7 +453,7 @@ class RobustStrategy(FedAvg):
         return self._round
 
     def _saved(self) -> State | None:
-        return None if self.checkpoint is None else load(self.checkpoint, self._facts, self._former_facts, self.seed)
+        return None if self.checkpoint is None else load(self.checkpoint, self._facts, self.seed)
 
     def _write(self, state: State) -> None:
         """Tell what became of the round, and keep the state after it.
@@ -515,15 +479,15 @@ class RobustStrategy(FedAvg):
             try:
                 self.on_round(record)
             except Exception:  # whoever watches a run must not end it
-                flower_log.warning("Round %d: on_round raised", record.round, exc_info=True)
+                log.warning("Round %d: on_round raised", record.round, exc_info=True)
 
 
-def _told(audit: Path, state: State) -> list[RoundRecord]:
+def _earlier_records(audit: Path, state: State) -> list[RoundRecord]:
     """The rounds of the run that the audit has from before it was resumed. A file that is no audit costs them and no more."""
     try:
         return [record for record in read(audit) if record.run == state.run and record.round <= state.round]
     except (OSError, ValueError) as problem:
-        flower_log.warning("The rounds before are not in the result: %s", problem)
+        log.warning("The rounds before are not in the result: %s", problem)
         return []
 
 
@@ -535,5 +499,5 @@ def _evaluate_on_server(state: State, evaluate_fn: EvaluateFn | None) -> None:
 def _add_metrics(state: State, phase: str, metrics: MetricRecord | None) -> None:
     """Log the metrics of the last round, and add them to the history."""
     if metrics is not None:
-        flower_log.info("\t└──> %s: %s", phase, metrics)
+        log.info("\t└──> %s: %s", phase, metrics)
         state.history[phase][state.round] = dict(metrics)

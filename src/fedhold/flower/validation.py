@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from flwr.app import ArrayRecord
 
 from fedhold.audit import NodeRecord
-from fedhold.errors import integer
-from fedhold.flower.api import ArrayRecord
-from fedhold.flower.model import Arrays, Model
+from fedhold.errors import integer, one_line
+from fedhold.flower.model import Model
 from fedhold.flower.rounds import with_reason
-from fedhold.report import one_line
+from fedhold.transport import Arrays
 
 Loss = Callable[[ArrayRecord], float]
 
@@ -40,11 +40,8 @@ class Validation:
             raise TypeError(f"validate must be a function of a model, or Validation(...); got {self.loss!r}.")
 
     def root(self, model: Model) -> Arrays | None:
-        """The server's own update of the model."""
-        if self.train is None:
-            return None
-        (row,) = model.updates([Model.of(self.train(model.record())).arrays])
-        return model.split(row)
+        """The model that the server's own data make of the given one, as if it were a client's."""
+        return None if self.train is None else Model.of(self.train(model.record())).arrays
 
     def chosen(self, admitted: Sequence[int], suspects: Sequence[int], rng: np.random.Generator) -> list[int]:
         """Whose replies to measure.

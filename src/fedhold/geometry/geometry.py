@@ -410,9 +410,7 @@ class Geometry:
         """What the last measurement found, if it was about the centre of these weights."""
         return self._last[1] if self._last is not None and (self._last[0] == weights).all() else None
 
-    def measure(
-        self, weights: Weights, *, pulls: Weights | None = None, origin: Vector | None = None
-    ) -> Measurement:
+    def measure(self, weights: Weights, *, pulls: Weights | None = None, origin: Vector | None = None) -> Measurement:
         """The centre, the distances to it, and |sum_i pulls_i (X_i - centre)|, in one pass.
 
         weights  the centre is weights @ X
@@ -501,8 +499,10 @@ class Geometry:
     def column_row(self, rule: Columnwise) -> tuple[Vector, Vector]:
         """The row that a column rule makes from the points, and their distances to it."""
         look = self._look
-        known = look is not None and isinstance(look.wanted, Columnwise) and look.row is not None
-        row, squares = (look.row, look.squares) if known else column_row(self._updates, rule)
+        if look is not None and isinstance(look.wanted, Columnwise) and look.row is not None:
+            row, squares = look.row, look.squares
+        else:
+            row, squares = column_row(self._updates, rule)
         return row, self._distances(squares, row)
 
     def coordinates(self, centre: Vector, scales: Vector) -> Matrix:

@@ -10,6 +10,7 @@ Imports: nothing of fedhold.
     arrays.py    NumPy, torch and JAX arrays in and out; the aliases Block, Vector, Matrix, Weights, Floats
 """
 
+from fedhold.kernels import columns, loops
 from fedhold.kernels.arrays import (
     Block,
     Floats,
@@ -35,7 +36,6 @@ from fedhold.kernels.arrays import (
     weighted_median,
 )
 from fedhold.kernels.half import BFLOAT16, is_half, narrowed, widened
-from fedhold.kernels import columns, loops
 from fedhold.kernels.loops import RUN, SQUARE_RUN
 from fedhold.kernels.threads import one_blas_thread, shared, thread_count
 

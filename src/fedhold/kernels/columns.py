@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def trimmed_mean(tile: Block, f: int) -> Block:
 
 
 def mean_around_median(tile: Block, keep: int) -> Block:
-    """The mean of the `keep` values of every column nearest to its median; of two that are equally near, the lower one counts."""
+    """The mean of the `keep` values of every column nearest to its median; of two equally near ones, the lower counts."""
     m = len(tile)
     rows = _ranked(tile, 0, m - 1)
     return _mean_around(_centre(rows[(m - 1) // 2 : m // 2 + 1]), rows, keep)
@@ -77,7 +78,7 @@ def _mean_around(centre: Block, rows: Sequence[Block], keep: int) -> Block:
     return mean
 
 
-def _ranked(tile: Block, first: int, last: int) -> Sequence[Block]:
+def _ranked(tile: Block, first: int, last: int) -> Any:
     """The rows of ranks first to last, in order, of a tile whose columns are sorted."""
     m = len(tile)
     if m > NETWORK:

@@ -1,6 +1,6 @@
 """Loops over the columns of one tile. Each is a pure function: it returns sums in float64, or sums and a piece of a row.
 
-A tile holds some columns of all clients, as an (m, w) array of float32 or float64. A reference may have been subtracted from it.
+A tile holds some columns of all clients, as an (m, w) array of float32 or float64. A reference may have been subtracted.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Vector
 
@@ -123,7 +124,9 @@ def products(tile: Block, *, weights: Vector) -> tuple[Products, Block]:
 
 def looked(tile: Block, *, weights: Vector) -> tuple[Products, Block]:
     """The same, and the squares of the rows."""
-    found, row = products(tile, weights=weights)  # They read memory faster than squares do, which then find it in cache.
+    found, row = products(
+        tile, weights=weights
+    )  # They read memory faster than squares do, which then find it in cache.
     return found._replace(squares=squares(tile)), row
 
 
@@ -147,7 +150,7 @@ def images(tile: Block, *, columns: Matrix) -> Matrix:
     return found
 
 
-def some_pairs(tile: Block, *, clients: Vector) -> Matrix:
+def some_pairs(tile: Block, *, clients: NDArray[np.intp]) -> Matrix:
     """<X_i, X_j> of some rows with all."""
     found: Matrix = (tile[clients] @ tile.T).astype(np.float64)
     return found

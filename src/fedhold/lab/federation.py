@@ -1,6 +1,7 @@
 """Algorithm 1 of the paper: broadcast the model, collect the clients' answers, let some lie, aggregate, step.
 
-A run can be resumed after every round. `federate` is the loop; its steps follow in the order in which it takes them.
+`TrainingSettings` says how, and `federate` is the loop; its steps follow in the order in which it takes them. A run can be
+resumed after every round.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedhold.lab.knowledge import Attack, Knowledge, Lies, Mask, Server, check_m
 from fedhold.lab.poisons import Poisoned, is_poison
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Measurable, Shards, Task
-from fedhold.spec import function_named, parse, written
+from fedhold.spec import Part, function_named, parse
 from fedhold.storage import Checkpoint, fingerprint
 from fedhold.thresholds import Threshold, follows_distances, threshold_function
 
@@ -34,45 +35,11 @@ Counts = NDArray[np.intp]
 Claims = NDArray[np.intp] | NDArray[np.float64]
 
 
-@one_blas_thread  # as in the worker processes of run_all, so that a run has the same bits here and there
-@np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
-def federate(
-    task: Task,
-    shards: Shards,
-    *,
-    rule: str | Callable[..., Any] = "huber",
-    parameters: Mapping[str, Any] | None = None,
-    attack: str | Attack | None = None,
-    attack_parameters: Mapping[str, Any] | None = None,
-    byzantine: Mask | None = None,
-    rounds: int,
-    step: float,
-    seed: int = 0,
-    radius: float = float("inf"),
-    centre: Floats | None = None,
-    batch: int | None = None,
-    momentum: float = 0.0,
-    local_steps: int = 1,
-    participation: float = 1.0,
-    sample_cap: float | None = None,
-    root: int | None = None,
-    certify: int | None = None,
-    evaluate_every: int = 1,
-    checkpoint: Path | None = None,
-    on_round: Callable[[Round], None] | None = None,
-) -> Federated:
-    """Learn `task` from the clients' shards while some of them lie.  Paper, Algorithm 1.
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """How a federation is trained; checked here, once.
 
-    w <- Proj(w - step * g),  g the aggregate of the clients' answers,  Proj onto the ball of `radius` around `centre`.
-
-    task               the model and its loss
-    shards             every client's samples
     rule, parameters   as for aggregate(); f is not changed in rounds where only some clients are asked
-    attack             a key of ATTACKS, "alie(z=1.5)", module:name or such a function, for the clients marked in `byzantine`.
-                       A poison (label_flip, backdoor) changes their samples, and they then answer as the others do
-    attack_parameters  the attack's own and, for an attack that needs thresholds, `threshold`: the T the liars assume. By
-                       default it is the rule's own, or the automatic one where the rule has none
-    byzantine          (m,) true for the clients that lie; by default none
     rounds, step       how many steps of gradient descent, and their length
     seed               of all randomness: generators are default_rng([seed, purpose, round])
     radius, centre     the ball that the model is projected onto; by default all space, and w_0
@@ -87,8 +54,81 @@ def federate(
                        monna): drawn once from those of the truthful clients; by default it holds none
     certify            f: put the certificate's radius(f) into the history; costs an m x m matrix per round
     evaluate_every     call task.evaluate every so many rounds, and after the last one
+
+    >>> TrainingSettings(rounds=3, step=0.1, momentum=1.5)
+    Traceback (most recent call last):
+        ...
+    fedhold.errors.InfeasibleError: federate needs 0 <= momentum < 1; met momentum = 1.5. Usual is 0.9.
+    """
+
+    rule: str | Callable[..., Any] = "huber"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int
+    step: float
+    seed: int = 0
+    radius: float = float("inf")
+    centre: Floats | None = None
+    batch: int | None = None
+    momentum: float = 0.0
+    local_steps: int = 1
+    participation: float = 1.0
+    sample_cap: float | None = None
+    root: int | None = None
+    certify: int | None = None
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rounds", integer(self.rounds, "rounds"))
+        object.__setattr__(self, "step", positive(self.step, "step"))  # a Python float: float32 models stay float32
+        positive(self.radius, "radius", infinite=True)
+        for name, least in (("local_steps", 1), ("evaluate_every", 1), ("batch", 1), ("certify", 0), ("root", 1)):
+            if (value := getattr(self, name)) is not None:
+                integer(value, name, at_least=least)
+        usual = positive(self.momentum, "momentum", zero=True) < 1
+        require(usual, "federate", needs="0 <= momentum < 1", remedy="Usual is 0.9.", momentum=self.momentum)
+        part, remedy = positive(self.participation, "participation") <= 1, "1 asks all."
+        require(part, "federate", needs="0 < participation <= 1", remedy=remedy, participation=self.participation)
+        capped = self.sample_cap is None or positive(self.sample_cap, "sample_cap", infinite=True) >= 1
+        remedy = "It is a multiple of the median n_i; leave it out to trust all claims."
+        require(capped, "federate", needs="sample_cap >= 1", remedy=remedy, sample_cap=self.sample_cap)
+
+    def evaluates(self, t: int) -> bool:
+        """Whether the model is evaluated after round t."""
+        return t % self.evaluate_every == 0 or t == self.rounds
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What must be the same when a run goes on from a checkpoint: all but the number of rounds."""
+        return {name: value for name, value in vars(self).items() if name != "rounds"}
+
+
+@one_blas_thread  # as in the worker processes of run_all, so that a run has the same bits here and there
+@np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
+def federate(
+    task: Task,
+    shards: Shards,
+    *,
+    attack: str | Attack | None = None,
+    attack_parameters: Mapping[str, Any] | None = None,
+    byzantine: Mask | None = None,
+    checkpoint: Path | None = None,
+    on_round: Callable[[Round], None] | None = None,
+    **settings: Any,
+) -> Federated:
+    """Learn `task` from the clients' shards while some of them lie.  Paper, Algorithm 1.
+
+    w <- Proj(w - step * g),  g the aggregate of the clients' answers,  Proj onto the ball of `radius` around `centre`.
+
+    task               the model and its loss
+    shards             every client's samples
+    attack             a key of ATTACKS, "alie(z=1.5)", module:name or such a function, for the clients marked in `byzantine`.
+                       A poison (label_flip, backdoor) changes their samples, and they then answer as the others do
+    attack_parameters  the attack's own and, for an attack that needs thresholds, `threshold`: the T the liars assume. By
+                       default it is the rule's own, or the automatic one where the rule has none
+    byzantine          (m,) true for the clients that lie; by default none
     checkpoint         a file, written after every round and read at the start: a run that was killed ends with the same bits
     on_round           called with every row of the history
+    settings           those of TrainingSettings: rule, rounds, step, seed, batch, ...
 
     A server that can admit no client, or whose step would overflow, keeps its model. While it runs, BLAS uses one thread.
 
@@ -100,97 +140,62 @@ def federate(
     >>> round(learnt.history[-1].metrics["rmse"], 1)
     1.0
     """
-    rounds, step = integer(rounds, "rounds"), positive(step, "step")
-    check_loop(
-        **{"radius": radius, "batch": batch, "momentum": momentum, "local_steps": local_steps, "certify": certify},
-        **{"participation": participation, "sample_cap": sample_cap, "evaluate_every": evaluate_every},
-    )
-    parameters = dict(parameters or {})
-    final = parse(rule, parameters)[-1]
+    training = TrainingSettings(**settings)
+    rule, seed = parse(training.rule, dict(training.parameters))[-1], training.seed
     adversary = Adversary.of(
         *(attack, byzantine, shards.m),
         parameters=attack_parameters,
-        threshold=final.parameters.get("threshold"),
-        sample_cap=sample_cap,
+        threshold=rule.parameters.get("threshold"),
+        sample_cap=training.sample_cap,
     )
-    own = None if root is None else _own_samples(shards, root, adversary.byzantine, chance(seed, Purpose.ROOT))
-    require(own is None or final.takes("root"), final.name, needs="no root", remedy="Leave it out.", root=root)
+    possible = training.root is None or rule.takes("root")
+    require(possible, rule.name, needs="no root", remedy="Leave it out.", root=training.root)
+    rng = chance(seed, Purpose.ROOT)
+    own = None if training.root is None else _own_samples(shards, training.root, adversary.byzantine, rng)
     poisoned = adversary.poisoned(shards)
     shards, probe = poisoned.shards, probed(task, poisoned)
     w = task.initial(chance(seed, Purpose.INITIAL))
-    centre = w if centre is None else centre
-    numbers = (step, seed, radius, batch, momentum, local_steps, participation, sample_cap, certify, evaluate_every)
-    facts = {"rule": rule, "parameters": parameters, "numbers": numbers, "root": root, "w": w, "centre": centre}
-    run = Checkpoint(checkpoint, fingerprint(**facts, **facts_of(adversary, attack_parameters, shards)))
+    centre = w if training.centre is None else training.centre
+    facts = training.facts | {
+        "attack": attack,
+        "attack_parameters": attack_parameters,
+        "byzantine": adversary.byzantine,
+    }
+    start = {"w": w, "offsets": shards.offsets, "targets": shards.targets}
+    run = Checkpoint(checkpoint, fingerprint(**facts, **start))
     state: dict[str, NDArray[Any]] = {"w": w, "weights": np.empty((0, shards.m), np.float32)}
     history: list[Round] = []
-    if (saved := run.load(rounds)) is not None:
+    if (saved := run.load(training.rounds)) is not None:
         state, history = saved[0], [Round(**row) for row in saved[1]]
-
-    def served(t: int, places: Mapping[str, Any], sent: Floats, claims: Claims) -> Aggregation:
-        drawn = chance(seed, Purpose.RULE, t)
-        return aggregate(sent, rule, samples=claims, rng=drawn, sample_cap=sample_cap, **places, **parameters)
-
     sent: Floats | None = None
-    for t in range(len(history) + 1, rounds + 1):
-        asked = asked_clients(shards.m, participation, chance(seed, Purpose.PARTICIPATION, t))
+    for t in range(len(history) + 1, training.rounds + 1):
+        asked = asked_clients(shards.m, training.participation, chance(seed, Purpose.PARTICIPATION, t))
         present, lying = shards.subset(asked), adversary.byzantine[asked]
-        sent = answers(task, state["w"], present, local_steps, step, batch, chance(seed, Purpose.BATCH, t), sent)
-        if momentum:
-            _apply_momentum(state, asked, shards.m, sent, momentum)
+        sent = answers(task, state["w"], present, training, chance(seed, Purpose.BATCH, t), sent)
+        if training.momentum:
+            _apply_momentum(state, asked, shards.m, sent, training.momentum)
         truth = _truthful_mean(sent, present.counts, lying)
-        result, seconds, places = None, 0.0, {"start": state.get("last")}
+        result, seconds, vectors = None, 0.0, {"start": state.get("last")}
         if own is not None:
-            places["root"] = answers(task, state["w"], own, local_steps, step, batch, chance(seed, Purpose.ROOT, t))[0]
-        if _admits_someone(sent, truth, lying) and _within_reach(places.get("root")):
-            serve = partial(served, t, places)
-            claims = adversary.lie(sent, present.counts, lying, chance(seed, Purpose.ATTACK, t), serve)
+            vectors["root"] = answers(task, state["w"], own, training, chance(seed, Purpose.ROOT, t))[0]
+        if _admits_someone(sent, truth, lying) and _within_reach(vectors.get("root")):
+            server = partial(_aggregated, training, t, vectors)
+            claims = adversary.lie(sent, present.counts, lying, chance(seed, Purpose.ATTACK, t), server)
             begun = time.perf_counter()
-            result = serve(sent, claims)
+            result = server(sent, claims)
             seconds = time.perf_counter() - begun
-            if final.declared.from_last:  # other rules would save next to nothing by starting there
+            if rule.declared.from_last:  # other rules would save next to nothing by starting there
                 state["last"] = result.value
-            moved = project(state["w"] - step * result.value, centre, radius)
+            moved = project(state["w"] - training.step * result.value, centre, training.radius)
             state["w"] = moved if np.isfinite(moved).all() else state["w"]
-        metrics = evaluated(task, state["w"], probe) if t % evaluate_every == 0 or t == rounds else {}
-        history.append(_row(t, metrics, result, truth, lying, certify, seconds))
+        metrics = evaluated(task, state["w"], probe) if training.evaluates(t) else {}
+        history.append(_row(t, metrics, result, truth, lying, training.certify, seconds))
         _keep_weights(state, result, asked, shards.m)
         run.save(state, [vars(row) for row in history])
         if on_round is not None:
             on_round(history[-1])
     weights = None if np.isnan(state["weights"]).all() else state["weights"]
     return Federated(state["w"], tuple(history), weights, adversary.byzantine)
-
-
-def check_loop(
-    *,
-    radius: Any = 1.0,
-    batch: Any = None,
-    momentum: Any = 0.0,
-    local_steps: Any = 1,
-    participation: Any = 1.0,
-    sample_cap: Any = None,
-    certify: Any = None,
-    evaluate_every: Any = 1,
-    root: Any = None,
-) -> None:
-    """Raise a TypeError or a ValueError unless federate() can work with these arguments."""
-    positive(radius, "radius", infinite=True)
-    integer(local_steps, "local_steps", at_least=1)
-    integer(evaluate_every, "evaluate_every", at_least=1)
-    if batch is not None:
-        integer(batch, "batch", at_least=1)
-    if certify is not None:
-        integer(certify, "certify")
-    if root is not None:
-        integer(root, "root", at_least=1)
-    usual = positive(momentum, "momentum", zero=True) < 1
-    require(usual, "federate", needs="0 <= momentum < 1", remedy="Usual is 0.9.", momentum=momentum)
-    part = positive(participation, "participation") <= 1
-    require(part, "federate", needs="0 < participation <= 1", remedy="1 asks all.", participation=participation)
-    trusting = sample_cap is None or positive(sample_cap, "sample_cap", infinite=True) >= 1
-    remedy = "It is a multiple of the median n_i; leave it out to trust all claims."
-    require(trusting, "federate", needs="sample_cap >= 1", remedy=remedy, sample_cap=sample_cap)
 
 
 @dataclass(frozen=True)
@@ -246,21 +251,20 @@ def answers(
     task: Task,
     w: Floats,
     shards: Shards,
-    local_steps: int,
-    step: float,
-    batch: int | None,
+    settings: TrainingSettings,
     rng: np.random.Generator,
     out: Floats | None = None,
 ) -> Floats:
     """(m, d) what the clients send if none lies: the gradient at w, or the sum of those met on several local steps."""
-    if local_steps == 1:
-        return task.gradients(w, shards if batch is None else shards.batch(batch, rng), out=out)
-    drawn = [shards if batch is None else shards.batch(batch, rng) for _ in range(local_steps)]
+    batch, steps = settings.batch, settings.local_steps
+    drawn = [shards if batch is None else shards.batch(batch, rng) for _ in range(steps)]
+    if steps == 1:
+        return task.gradients(w, drawn[0], out=out)
     out = np.empty((shards.m, w.size), w.dtype) if out is None else out
     for i, total in enumerate(out):
         total[:] = 0
         for samples in drawn:
-            total += task.gradients(w - step * total, samples.client(i))[0]
+            total += task.gradients(w - settings.step * total, samples.client(i))[0]
     return out
 
 
@@ -325,8 +329,8 @@ class Adversary:
             require(False, "attack", needs="byzantine, the clients that lie", remedy=remedy, attack=attack)
         own = dict(parameters or {})
         if isinstance(attack, str):
-            call = written(attack, "attack")
-            function, own = function_named(call.name, "attack", ATTACKS), {**call.parameters, **own}
+            part = Part.read(attack, "attack")
+            function, own = function_named(part.name, "attack", ATTACKS), {**part.parameters, **own}
         else:
             function = attack
         if is_poison(function):
@@ -391,21 +395,23 @@ class Adversary:
 # What the server does
 
 
+def _aggregated(
+    settings: TrainingSettings, t: int, vectors: Mapping[str, Any], sent: Floats, claims: Claims
+) -> Aggregation:
+    """What the server makes of updates and claims in round t; `vectors` are the model to start from, and its own update."""
+    rng, sample_cap = chance(settings.seed, Purpose.RULE, t), settings.sample_cap
+    return aggregate(
+        sent, settings.rule, samples=claims, rng=rng, sample_cap=sample_cap, **vectors, **settings.parameters
+    )
+
+
 def _own_samples(shards: Shards, count: int, byzantine: Mask, rng: np.random.Generator) -> Shards:
     """As many samples of the truthful clients, drawn without replacement, as the server is to hold itself."""
     owners = np.flatnonzero(np.repeat(~byzantine, shards.counts))
-    held = integer(count, "root", at_least=1)
-    remedy = "Lower root, or let more clients be truthful."
-    require(
-        held <= len(owners),
-        "root",
-        needs="root <= the samples of the truthful",
-        remedy=remedy,
-        root=held,
-        N=len(owners),
-    )
-    rows = np.sort(rng.choice(owners, held, replace=False))
-    return Shards(shards.inputs[rows], shards.targets[rows], np.array([0, held], dtype=np.intp))
+    needs, remedy = "root <= the samples of the truthful", "Lower root, or let more clients be truthful."
+    require(count <= len(owners), "root", needs=needs, remedy=remedy, root=count, N=len(owners))
+    rows = np.sort(rng.choice(owners, count, replace=False))
+    return Shards(shards.inputs[rows], shards.targets[rows], np.array([0, count], dtype=np.intp))
 
 
 def probed(task: Task, poisoned: Poisoned) -> Samples | None:
@@ -477,15 +483,3 @@ def _keep_weights(state: dict[str, NDArray[Any]], result: Aggregation | None, as
     if result is not None and result.weights is not None:
         row[0, asked] = result.weights * len(asked)
     state["weights"] = np.concatenate([state["weights"], row])
-
-
-def facts_of(adversary: Adversary, attack_parameters: Mapping[str, Any] | None, shards: Shards) -> dict[str, Any]:
-    """What a checkpoint must agree with before a run goes on from it, beside the arguments that are numbers."""
-    return {
-        **{
-            "attack": adversary.attack or adversary.poison,
-            "attack_parameters": attack_parameters,
-            "byzantine": adversary.byzantine,
-        },
-        **{"offsets": shards.offsets, "targets": shards.targets},
-    }

@@ -6,16 +6,13 @@ hospital's own patients to train on, and the scale of every number is a constant
 
 from __future__ import annotations
 
-import hashlib
 import io
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from fedhold.kernels import Floats
-from fedhold.lab.datasets import DataError, Samples
+from fedhold.lab.datasets import Samples, data_folder, read_original
 
 MD5 = {
     "cleveland": "2d91a8ff69cfd9616aa47b59d6f843db",
@@ -77,21 +74,8 @@ def _ward(hospital: str, rng: np.random.Generator) -> Ward:
 
 def _read(hospital: str) -> dict[str, Floats]:
     """One array per column, NaN for what is missing."""
-    folder = os.environ.get("FEDHOLD_DATA")
-    name = f"processed.{hospital}.data"
-    try:
-        data = (Path(folder or "") / "heart-disease" / name).read_bytes() if folder else None
-    except OSError:
-        data = None
-    if data is None:
-        where = f"{folder}/heart-disease" if folder else "$FEDHOLD_DATA, which is not set"
-        raise DataError(
-            f"no {name} in {where}. Put the four processed.*.data files of the UCI Heart Disease data set into a folder named "
-            "heart-disease, and set the environment variable FEDHOLD_DATA to the folder above it."
-        )
-    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if found != MD5[hospital]:
-        raise DataError(f"{name} has MD5 {found}, the original {MD5[hospital]}. Put the original in its place.")
+    folder = data_folder("heart-disease", "the four processed.*.data files of the UCI Heart Disease data set")
+    data = read_original(folder / f"processed.{hospital}.data", MD5[hospital])
     rows = np.genfromtxt(io.BytesIO(data), delimiter=",", missing_values="?", filling_values=np.nan)
     table: dict[str, Floats] = dict(zip(COLUMNS, rows.T, strict=True))
     for column in NEVER_ZERO:

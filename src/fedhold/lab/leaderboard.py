@@ -260,7 +260,7 @@ class Standings:
         return Table(f"leaderboard, {SKEWED if skewed else USUAL}", header, rows)
 
     def matrix(self) -> Matrix:
-        """Rules x attacks, to be filtered by setting and fraction of liars, with the curves behind."""
+        """Rules x attacks, to be filtered by setting and fraction of liars, with the rounds behind."""
         arena = self.arena
         groups: dict[str, list[int]] = {USUAL: [], SKEWED: []}
         for s, setting in enumerate(arena.settings):

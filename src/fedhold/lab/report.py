@@ -1,4 +1,4 @@
-"""The report of experiments: one HTML file that needs nothing else, its figures as PNG and its numbers as CSV."""
+"""The report of experiments: one HTML file that needs nothing else, its figures as PNG and PDF and its numbers as CSV."""
 
 from __future__ import annotations
 
@@ -20,24 +20,21 @@ from fedhold.report import (
     Cards,
     Chart,
     Curve,
-    Drawing,
+    Figure,
     Folded,
     Heading,
+    HeatMap,
     Matrix,
-    Pair,
     Paragraph,
     Section,
     Style,
     Table,
-    WeightMap,
     can_plot,
     curve,
     detection,
-    draw,
     file_paths,
     page,
     rule_styles,
-    save_png,
     weighs,
     weight_map,
     write_tables,
@@ -64,7 +61,6 @@ RADIUS = f"{MEANING} There is no line where nothing could be proven."
 # The parts of the page to which a caller can add blocks.
 ANSWER, NAMED, PROVEN = "What came out", "Who is named", "What is proven"
 INFEASIBLE = "These were not run, because a bound of their rule or attack does not hold; the others are complete."
-INSTALL = "that needs matplotlib; from a checkout of fedhold: pip install '.[report]'"
 RUN_HEADER = (
     *("data", "partition", "attack", "epsilon", "rule", "m", "rounds", "step", "options"),
     *("seeds", "metric", "end", "seconds"),
@@ -113,7 +109,7 @@ class Watched:
         """What the heat map of the first seed is called."""
         return f"Weights: {self.title}, seed {self.seeds[0]}"
 
-    def heat_map(self) -> WeightMap:
+    def heat_map(self) -> HeatMap:
         """The weights of the first seed."""
         return weight_map(self.name, self.weights[0], self.byzantine[0])
 
@@ -133,7 +129,9 @@ class Watched:
         pairs = [detection(w, liars, n) for w, liars, n in runs]
         words = zip(("precision", "recall"), zip(*pairs, strict=True), strict=True)
         curves = tuple(Curve(word, self.seeds, np.vstack(rows)) for word, rows in words)
-        return Chart(f"Detection: {self.title}", "precision, recall", curves, limits=(0.0, 1.0), gaps=True)
+        return Chart(
+            f"Detection: {self.title}", "precision, recall", curves, limits=(0.0, 1.0), gaps=True, styles=DETECTED
+        )
 
     def table(self) -> Table:
         """The weights of the first seed: a row for each client."""
@@ -154,9 +152,9 @@ def write_report(
     tables: Sequence[Table] = (),
     panels: Sequence[Panel] | None = None,
     opening: Mapping[str, Sequence[Block]] | None = None,
-    png: bool | None = None,
+    figures: bool = True,
 ) -> Path:
-    """Write report.html, numbers/*.csv and figures/*.png into `directory`; return the path of the page.
+    """Write report.html, numbers/*.csv, and figures/*.png and *.pdf into `directory`; return the path of the page.
 
     results    all of them are listed; without verdicts they make the matrix of rules by attacks that the page begins with.
                Those that kept their weights add a heat map and detection rates, those with a certificate its radius per round
@@ -167,14 +165,10 @@ def write_report(
     tables     shown as they are
     panels     the charts of metrics, as `panels_of(results)` makes them by default; their results need not be among `results`
     opening    the blocks that a section begins with: title -> blocks, for the sections ANSWER, NAMED and PROVEN
-    png        True draws the figures as PNG files, which needs matplotlib; False draws none; None draws them where
-               matplotlib is installed, and the page says so where it is not
+    figures    whether the figures in the page are written as files, too
 
-    The page and the numbers need no extra.
+    Figures need matplotlib. Where it is missing, the page has their tables instead, and no files are written for them.
     """
-    drawn = can_plot() if png is None else png
-    if drawn and not can_plot():
-        raise ImportError(f"png=True: {INSTALL}; or pass png=None.")
     panels, begin = panels_of(results) if panels is None else panels, opening or {}
     shown = [(label, run) for panel in panels for label, line in panel.series.items() for run in line]
     everything = list({run.experiment: run for run in [*results, *(run for _, run in shown)]}.values())
@@ -189,12 +183,10 @@ def write_report(
         _radii(everything, labels, apart),
     )
     styles = _styles(everything, shown, labels)
-    curves, radii = ([draw(chart, styles) for chart in kind] for kind in (charts[0], charts[2]))
-    detections = [
-        draw(chart, DETECTED) if chart.has_numbers and group.lies else None
-        for group, chart in zip(weighing, charts[1], strict=True)
-    ]
+    curves, radii = ([replace(chart, styles=styles) for chart in kind] for kind in (charts[0], charts[2]))
     maps = [group.heat_map() for group in weighing]
+    detections = [chart for group, chart in zip(weighing, charts[1], strict=True) if chart.has_numbers and group.lies]
+    drawn: list[Figure] = [*curves, *maps, *detections, *radii]
     answer = [] if verdicts else matrices(results, {**rule_labels(run.experiment for run in results), **labels})
 
     sections = [
@@ -206,7 +198,7 @@ def write_report(
         Section(NAMED, [*begin.get(NAMED, ()), *_held_down(maps, detections, watched)]),
         Section(PROVEN, [*begin.get(PROVEN, ()), *_certificate(radii, _unproven(everything, labels, apart))]),
         Section("Infeasible", _infeasible(everything, labels, apart)),
-        Section("Runs", _runs(everything, drawn)),
+        Section("Runs", _runs(everything, figures)),
     ]
     path = Path(directory) / "report.html"
     write_whole(path, page(title, _summary(everything, verdicts, apart), sections).encode())
@@ -223,8 +215,12 @@ def write_report(
         *(group.table() for group in weighing),
     ]
     write_tables(path.parent / "numbers", [table for table in numbers if table.rows])
-    if drawn:
-        _write_figures(path.parent / "figures", [*curves, *filter(None, detections), *radii, *maps])
+    if figures and can_plot():
+        for suffix in (".png", ".pdf"):
+            for figure, file in zip(
+                drawn, file_paths(path.parent / "figures", [one.title for one in drawn], suffix), strict=True
+            ):
+                figure.save(file)
     return path
 
 
@@ -250,18 +246,13 @@ def _answer(answer: Sequence[Matrix]) -> list[Block]:
     return [Paragraph(f"{OUTCOME} {FILTERS}" if filtered else OUTCOME), *answer] if answer else []
 
 
-def _held_down(
-    maps: Sequence[WeightMap], detections: Sequence[Drawing | None], watched: Sequence[Watched]
-) -> list[Block]:
-    figures: list[Block] = [
-        heat_map if chart is None else Pair(heat_map, chart) for heat_map, chart in zip(maps, detections, strict=True)
-    ]
+def _held_down(maps: Sequence[HeatMap], detections: Sequence[Chart], watched: Sequence[Watched]) -> list[Block]:
     out = "; ".join(group.title for group in watched if not group.weighs)
-    blocks: list[Block] = [Paragraph(DETECTION), Cards(figures)] if figures else []
+    blocks: list[Block] = [Paragraph(DETECTION), Cards(maps), Cards(detections)] if maps else []
     return [*blocks, *([Paragraph(UNWEIGHED.format(out))] if out else [])]
 
 
-def _certificate(radii: Sequence[Drawing], unproven: Sequence[str]) -> list[Block]:
+def _certificate(radii: Sequence[Chart], unproven: Sequence[str]) -> list[Block]:
     if not radii and not unproven:
         return []
     missing = [Paragraph(f"Asked for, but proven in no round: {title}.") for title in unproven]
@@ -279,13 +270,12 @@ def _infeasible(results: Sequence[Result], labels: Mapping[str, str], apart: Dif
     )
 
 
-def _runs(results: Sequence[Result], drawn: bool) -> list[Block]:
+def _runs(results: Sequence[Result], figures: bool) -> list[Block]:
     """Seeds, environment, every run, and where the files are."""
     if not results:
         return []
     rows = _run_rows(results)
-    figures = "the figures in figures/*.png" if drawn else "figures as PNG were not drawn"
-    reason = "" if drawn or can_plot() else f" ({INSTALL})"
+    files = "; the figures in figures/*.png and *.pdf" * (figures and can_plot())
     return [
         Heading("Seeds"),
         Table("seeds", ("data", "runs", "seeds", "seconds"), _seed_rows(results)),
@@ -294,14 +284,8 @@ def _runs(results: Sequence[Result], drawn: bool) -> list[Block]:
         Heading("Every run"),
         Folded(f"{len(rows)} experiments, each over its seeds", [Table("runs", RUN_HEADER, rows)]),
         Heading("Files"),
-        Paragraph(f"Beside this page: the numbers in numbers/*.csv; {figures}{reason}."),
+        Paragraph(f"Beside this page: the numbers in numbers/*.csv{files}."),
     ]
-
-
-def _write_figures(folder: Path, figures: Sequence[Drawing | WeightMap]) -> None:
-    folder.mkdir(exist_ok=True)
-    for figure, path in zip(figures, file_paths(folder, [figure.title for figure in figures], ".png"), strict=True):
-        save_png(figure, path)
 
 
 # The charts, and their numbers

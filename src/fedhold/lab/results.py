@@ -112,7 +112,6 @@ class Store:
     def __init__(self, root: Path, command: str | None = None) -> None:
         self.root = Path(root)
         self.command = command or f"fedhold reproduce all --out {root}"
-        self._told = False  # whether the log says that some results have no checksum
 
     def path(self, experiment: Experiment) -> Path:
         """The file of a result."""
@@ -159,23 +158,15 @@ class Store:
         return result if result is not None and result.experiment == experiment else None
 
     def _read(self, path: Path) -> Result | None:
-        """The result in a file; None for one that is damaged or of an older kind. No name in it is looked up or imported."""
+        """The result in a file; None for one that is damaged or of another format. No name in it is looked up or imported."""
         record = _record(path)
         if record is None:
             return None
-        if CHECKSUM not in record and not self._told:
-            self._told = True
-            logging.getLogger("fedhold").warning(
-                "%s holds results that were stored without a checksum; they are taken as they are. To have them computed "
-                "anew, delete them.",
-                visible(self.root),
-            )
         try:
             experiment = Experiment.recorded(record["experiment"])
             series, weights = record["series"], _unpacked(record["weights"], (experiment.rounds, experiment.m))
-            infeasible, samples = str(record.get("infeasible", "")), record.get("samples")
+            infeasible, samples, constant = str(record["infeasible"]), record["samples"], record["constant"]
             whole = record["format"] == FORMAT and bool(series) != bool(infeasible)
-            constant = record.get("constant")
             whole = whole and (samples is None or len(samples) == experiment.m)
             whole = whole and (constant is None or 0 < constant <= 1)
             if not whole or not all(_curve(values, experiment.rounds) for values in series.values()):
@@ -191,8 +182,6 @@ class Store:
 
 
 CHECKSUM = "sha256"
-# A result without a checksum has exactly these parts, or else the name of its checksum is damaged.
-BEFORE_CHECKSUMS = {"format", "experiment", "series", "byzantine", "weights", "seconds", "environment"}
 
 
 def _record(path: Path) -> dict[str, Any] | None:
@@ -204,8 +193,7 @@ def _record(path: Path) -> dict[str, Any] | None:
     if not isinstance(record, dict):
         return None
     kept = {name: value for name, value in record.items() if name != CHECKSUM}
-    true = set(kept) == BEFORE_CHECKSUMS if CHECKSUM not in record else record[CHECKSUM] == _checksum(kept)
-    return record if true else None
+    return kept if record.get(CHECKSUM) == _checksum(kept) else None
 
 
 def _checksum(record: Mapping[str, Any]) -> str:

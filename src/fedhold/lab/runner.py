@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from fedhold.errors import InfeasibleError, integer
-from fedhold.lab.cluster import on_cluster
 from fedhold.lab.consensus import rsa, rsa_parameters
-from fedhold.lab.experiment import Experiment, Options
+from fedhold.lab.executors import News, run_tasks, tell
+from fedhold.lab.experiment import Experiment
 from fedhold.lab.federation import Counts, Federated, Round, federate
 from fedhold.lab.knowledge import Mask
-from fedhold.lab.processes import Done, Failed, News, in_processes
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.results import Result, Store, environment
 from fedhold.lab.scenarios import prepare
@@ -39,15 +38,15 @@ def run(
     (3, 4)
     """
     begun = time.perf_counter()
-    options, m, seed = Options.of(experiment), experiment.m, experiment.seed
+    m, seed = experiment.m, experiment.seed
     byzantine = np.zeros(m, dtype=bool)
     byzantine[chance(seed, Purpose.BYZANTINE).permutation(m)[: experiment.liars]] = True
     reason, learnt, counts, constant = "", None, None, None
     try:
-        learnt, counts, constant = _learnt(experiment, options, byzantine, checkpoint, on_round)
+        learnt, counts, constant = _learnt(experiment, byzantine, checkpoint, on_round)
     except InfeasibleError as refusal:
         reason = str(refusal)
-    kept = None if learnt is None or not options.keep_weights else learnt.weights
+    kept = None if learnt is None or not experiment.loop.get("keep_weights") else learnt.weights
     return Result(
         experiment=experiment,
         series={} if learnt is None else _series(learnt),
@@ -63,22 +62,20 @@ def run(
 
 def _learnt(
     experiment: Experiment,
-    options: Options,
     byzantine: Mask,
     checkpoint: Path | None,
     on_round: Callable[[Round], None] | None,
 ) -> tuple[Federated, Counts, float | None]:
     """What the run has learnt, the clients' n_i, and the accuracy of one answer for all."""
-    m, seed = experiment.m, experiment.seed
-    scenario = prepare(
-        *(experiment.data, experiment.partition, m, seed, options.data, options.partition),
-        model=experiment.model,
-        model_options=options.model,
-    )
+    seed, data, partition = experiment.seed, experiment.part("data"), experiment.part("partition")
+    model = None if experiment.model is None else experiment.part("model")
+    scenario = prepare(data, partition, experiment.m, seed, model=model)
+    lies = {} if experiment.attack is None else experiment.part("attack").parameters
+    loop = {name: value for name, value in experiment.loop.items() if name != "keep_weights"}
     common: dict[str, Any] = {
-        **{"attack": experiment.attack, "attack_parameters": options.attack, "byzantine": byzantine},
+        **{"attack": experiment.attack, "attack_parameters": lies, "byzantine": byzantine},
         **{"rounds": experiment.rounds, "step": experiment.step, "seed": seed, "checkpoint": checkpoint},
-        **{"on_round": on_round, **options.loop},
+        **{"on_round": on_round, **loop},
     }
     task, shards = scenario.task, scenario.shards
     consensus = rsa_parameters(experiment.rule)
@@ -155,30 +152,34 @@ def run_cells(
     integer(jobs, "jobs", at_least=1)
     failures: dict[Experiment, str] = {}
     deadline = time.monotonic() + seconds
-    if cluster is None:
-        running = in_processes(_work, [(experiment, store, checkpoints) for experiment in experiments], jobs)
-    else:
-        running = on_cluster(run, experiments, cluster)
+    here = store if cluster is None else None  # A worker of another machine does not see this one's files.
+    running = run_tasks(_work, [(one, here, checkpoints) for one in experiments], jobs=jobs, cluster=cluster)
     with closing(running) as events, _bar([one.cost for one in experiments], shown=progress) as reached:
         for event in events:
-            experiment = experiments[event.task]
-            if isinstance(event, Failed):
-                failures[experiment] = event.traceback if event.refusal is None else event.refusal
-            elif isinstance(event, Done) and event.result is not None:
+            if isinstance(event, News):
+                reached(event.task, event.fraction)
+                continue
+            if event.failure is not None:
+                failures[experiments[event.task]] = event.failure
+            elif event.result is not None:
                 store.put(event.result)
-            reached(event.task, event.told / experiment.rounds if isinstance(event, News) else 1.0)
+            reached(event.task, 1.0)
             if time.monotonic() > deadline:
                 break
     return failures
 
 
-def _work(task: tuple[Experiment, Store, bool], tell: Callable[[int], None]) -> None:
-    """Run one experiment in a worker process, and store it; tells the rounds done."""
+def _work(task: tuple[Experiment, Store | None, bool]) -> Result | None:
+    """Run one experiment in a worker process, and store its result, so that nothing is lost; without a store, return it."""
     experiment, store, checkpoints = task
-    checkpoint = store.checkpoint(experiment) if checkpoints else None
-    store.put(run(experiment, checkpoint, (lambda row: tell(row.round)) if checkpoints else None))
+    checkpoint = store.checkpoint(experiment) if store is not None and checkpoints else None
+    result = run(experiment, checkpoint, lambda row: tell(row.round / experiment.rounds))
+    if store is None:
+        return result
+    store.put(result)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
+    return None
 
 
 @contextmanager

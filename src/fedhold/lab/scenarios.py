@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ from fedhold.lab.partition import PARTITIONS, Indices, Labels
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
 from fedhold.lab.torch_task import TorchTask, usual_loss
-from fedhold.spec import function_named, written
+from fedhold.spec import Part, function_named
 
 # What data and models are passed if they have such parameters.
 PASSED = ("seed", "cut", "m", "model", "samples_to_test")
@@ -457,54 +457,30 @@ def checked_parts(parts: Any, m: int, total: int, name: str) -> list[Indices]:
 # Together
 
 
-def prepare(
-    data: str,
-    partition: str,
-    m: int,
-    seed: int,
-    data_options: Mapping[str, Any] | None = None,
-    partition_options: Mapping[str, Any] | None = None,
-    *,
-    model: str | None = None,
-    model_options: Mapping[str, Any] | None = None,
-) -> Scenario:
+def prepare(data: str | Part, partition: str | Part, m: int, seed: int, *, model: str | Part | None = None) -> Scenario:
     """The task and the shards of a scenario. The last one made is kept, since the runs of a grid often share it.
 
-    data, partition    keys of DATA and PARTITIONS, with parameters as in "dirichlet(alpha=0.1)"; or module:name
-    m, seed            the number of clients, and the seed of samples, partition and first model
-    data_options       further keyword arguments of the function in DATA
-    partition_options  further keyword arguments of the function in PARTITIONS
-    model              a key of MODELS, or module:name; by default the usual one for the data
-    model_options      further keyword arguments of the model
+    data, partition  keys of DATA and PARTITIONS, with parameters as in "dirichlet(alpha=0.1)"; or module:name
+    m, seed          the number of clients, and the seed of samples, partition and first model
+    model            a key of MODELS, or module:name; by default the usual one for the data
 
     >>> prepare("synthesized(samples=20)", "random_cuts", 4, 0).shards.m
     4
     """
-    return _prepare(
-        *(data, partition, m, seed, model),
-        *(tuple((options or {}).items()) for options in (data_options, partition_options, model_options)),
-    )
+    return _prepare(str(data), str(partition), m, seed, None if model is None else str(model))
 
 
 @lru_cache(maxsize=1)
-def _prepare(
-    data: str,
-    partition: str,
-    m: int,
-    seed: int,
-    model: str | None,
-    data_options: tuple[Any, ...],
-    partition_options: tuple[Any, ...],
-    model_options: tuple[Any, ...],
-) -> Scenario:
-    cutter, parameters = _found(partition, "partition", PARTITIONS, partition_options)
+def _prepare(data: str, partition: str, m: int, seed: int, model: str | None) -> Scenario:
+    dealing, source = Part.read(partition, "partition"), Part.read(data, "data")
+    cutter = function_named(dealing.name, "partition", PARTITIONS)
 
     def cut(labels: Labels | int, clients: int, rng: np.random.Generator) -> list[Indices]:
         total = labels if isinstance(labels, int) else len(labels)
-        return checked_parts(cutter(labels, clients, rng, **parameters), clients, total, partition)
+        return checked_parts(cutter(labels, clients, rng, **dealing.parameters), clients, total, partition)
 
-    chosen = None if model is None else _model(model, seed, model_options)
-    make, own = _found(data, "data", DATA, data_options)
+    chosen = None if model is None else _model(model, seed)
+    make, own = function_named(source.name, "data", DATA), source.parameters
     accepted = inspect.signature(make).parameters
     if chosen is not None and "hidden" in own:
         raise ValueError(f"{data}: hidden is for the usual model, and {model} takes its place. Leave one of them out.")
@@ -519,16 +495,10 @@ def _prepare(
     return _dealt(made, data, cut, m, seed, chosen)
 
 
-def _found(
-    text: str, what: str, known: Mapping[str, Callable[..., Any]], options: tuple[Any, ...]
-) -> tuple[Callable[..., Any], dict[str, Any]]:
-    call = written(text, what)
-    return function_named(call.name, what, known), {**call.parameters, **dict(options)}
-
-
-def _model(text: str, seed: int, options: tuple[Any, ...]) -> Model:
+def _model(text: str, seed: int) -> Model:
     """Makes the task from samples; a torch module draws its first parameters from the run's seed."""
-    make, parameters = _found(text, "model", MODELS, options)
+    part = Part.read(text, "model")
+    make, parameters = function_named(part.name, "model", MODELS), part.parameters
     wanted = inspect.signature(make).parameters
 
     def build(samples: Samples, classes: int) -> Task:
@@ -540,7 +510,7 @@ def _model(text: str, seed: int, options: tuple[Any, ...]) -> Model:
                 )
             given["classes"] = classes
         given |= parameters
-        if text.partition("(")[0] in WITHOUT_TORCH or find_spec("torch") is None:
+        if part.name in WITHOUT_TORCH or find_spec("torch") is None:
             return task_of(make(**given), samples, text)
         import torch
 

@@ -1,31 +1,22 @@
 """Reports: pages, charts, heat maps, tables and terminal output, and how numbers and untrusted text are written in them.
 
 What enters are numbers and words: curves over rounds, weights of clients by round, rows of tables, texts that clients chose.
-What leaves is one HTML file that needs nothing else (`page`), CSV and PNG files, and tables of rich. HTML is written by the
-jinja2 templates in templates/, which escape all that is put into them; those for blocks of `fedhold.audit` and `fedhold.lab`
-are there, too, beside the style sheet and the script that they need.
+What leaves is one HTML file that needs nothing else (`page`), CSV, PNG and PDF files, and tables of rich. HTML is written by
+the jinja2 templates in templates/, which escape all that is put into them. Those for blocks of `fedhold.lab` are there, too,
+beside the style sheet and the script that they need.
 
-It may import jinja2, rich, `fedhold.kernels` for its array types, `fedhold.spec` for the names of rules, each of which has its
-colour, and, for PNG files only, matplotlib.
+It may import `fedhold.kernels` for its array types and `fedhold.spec` for the names of rules, each of which has its colour.
+jinja2, rich and matplotlib are loaded when the first page, table or figure is made.
 """
 
 from fedhold.errors import visible
-from fedhold.report.charts import Axis, Chart, Curve, Drawing, Tick, curve, draw
+from fedhold.report.charts import Axis, Chart, Curve, curve
 from fedhold.report.colours import COLOURS, FULL, Style, plain_styles, rule_style, rule_styles
-from fedhold.report.figures import can_plot, save_png
-from fedhold.report.formats import column, csv_cell, decimals, fixed, number
-from fedhold.report.heatmap import (
-    MOST_COLUMNS,
-    MOST_ROWS,
-    WeightMap,
-    column_ticks,
-    data_uri,
-    group_means,
-    groups,
-    weight_map,
-)
+from fedhold.report.figures import Figure, can_plot
+from fedhold.report.formats import column, decimals, fixed, number
+from fedhold.report.heatmap import HeatMap, Mark, weight_map
 from fedhold.report.matrix import Entry, Facet, Matrix, Scale
-from fedhold.report.pages import Block, Cards, Folded, Heading, Pair, Paragraph, Section, Source, page
+from fedhold.report.pages import Block, Cards, Folded, Heading, Paragraph, Section, Source, page
 from fedhold.report.tables import Table, file_paths, write_tables
 from fedhold.report.terminal import ProgressLines, print_line, print_table, table_of
 from fedhold.report.untrusted import one_line, quoted
@@ -35,20 +26,19 @@ __all__ = [
     "COLOURS",
     "FULL",
     "LOW",
-    "MOST_COLUMNS",
-    "MOST_ROWS",
     "Axis",
     "Block",
     "Cards",
     "Chart",
     "Curve",
-    "Drawing",
     "Entry",
     "Facet",
+    "Figure",
     "Folded",
     "Heading",
+    "HeatMap",
+    "Mark",
     "Matrix",
-    "Pair",
     "Paragraph",
     "ProgressLines",
     "Scale",
@@ -56,21 +46,13 @@ __all__ = [
     "Source",
     "Style",
     "Table",
-    "Tick",
-    "WeightMap",
     "can_plot",
     "column",
-    "column_ticks",
-    "csv_cell",
     "curve",
-    "data_uri",
     "decimals",
     "detection",
-    "draw",
     "file_paths",
     "fixed",
-    "group_means",
-    "groups",
     "held_down",
     "number",
     "one_line",
@@ -81,7 +63,6 @@ __all__ = [
     "quoted",
     "rule_style",
     "rule_styles",
-    "save_png",
     "table_of",
     "visible",
     "weighs",

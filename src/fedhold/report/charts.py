@@ -1,40 +1,43 @@
-"""Charts of one metric against rounds, or against the values of a parameter, drawn once for the page and for files.
+"""Charts of one metric against rounds, or against the values of a parameter.
 
-    Chart     curves: numbers over seeds and rounds
-    Axis      the values of a parameter, where the numbers of curves are no rounds
-    Frame     the part of the plane to show, and which curves leave it
-    Drawing   everything laid out: ticks, lines and bands in units of the plot, legend
-
-`draw` makes a Drawing of a Chart. A page writes it as SVG (the macro Drawing in templates/blocks.html), and `save_png` as PNG.
+Curve   numbers over seeds and rounds
+Axis    the values of a parameter, where the numbers of curves are no rounds
+Chart   curves, which part of the plane shows them, and how they are drawn
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.kernels import Vector
-from fedhold.report.colours import Style
-from fedhold.report.formats import decimals, fixed, number
-from fedhold.report.pages import Block
+from fedhold.report.colours import COLOURS, Style, plain_styles
+from fedhold.report.figures import CARD, SOFT, Figure, label
+from fedhold.report.formats import number
+from fedhold.report.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Paper
+    from matplotlib.lines import Line2D
 
 MARKS = 5  # on every curve
-MARK = 35  # half the width of a mark, in fine units
+MARKERS = ("o", "s", "^", "D", "v", "P")  # matplotlib's names; variants of a rule differ in them
 RUNAWAY, RUNAWAY_LOG = 10.0, 1e6  # a curve that peaks so many times above the median curve may leave the chart
 LARGEST = 1e300  # what is larger counts as infinite: differences must not overflow
 DEEPEST = 1e-12  # of the top: what is smaller leaves a chart with a log scale
-FINE = 10  # paths are in whole numbers, this many to a unit of the SVG: half the bytes of decimal fractions
-CLOSE = 0.06  # of an axis: values that are closer have no room for both their labels
-THINNING = 0.2 * FINE  # a point this near to the line between its neighbours is left out
-
-
-# What is to be shown
+OUTSIDE = 1e3  # times the height of the chart: a value further outside is drawn there
+BAND_POINTS = 150  # of the edge of a band, which has no line
+TABLE_ROWS = 12  # of the table behind a chart
+# A log scale that spans less has the ticks of a linear one; one that spans more than DECADES has only powers of ten.
+HALF_DECADE, DECADES = 5.0, 300.0
+PLOT, LEGEND_ROW = 3.0, 0.22  # inches: the height of the plot with its axis, and of a row of the legend
+NARROW = 26  # letters of labels that fit beside each other
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,32 +88,16 @@ class Axis:
     log: bool = False
     marked: float | None = None
 
-    def share(self, values: Sequence[float]) -> Vector:
-        """How far along the axis each value lies: 0 for the first, 1 for the last; a single value is in the middle."""
-        ends, given = np.array([self.values[0], self.values[-1]], np.float64), np.array(values, np.float64)
-        if ends[0] == ends[1]:
-            return np.full(given.shape, 0.5)
-        first, last = np.log(ends) if self.log else ends
-        along: Vector = ((np.log(given) if self.log else given) - first) / (last - first)
-        return along
-
-    def ticks(self) -> tuple[Tick, ...]:
-        """The values themselves, as far as there is room for them."""
-        ticks = list[Tick]()
-        for value, at in zip(self.values, self.share(self.values).tolist(), strict=True):
-            if not ticks or at - ticks[-1].at >= CLOSE:
-                ticks.append(Tick(at, number(value)))
-        return tuple(ticks)
-
 
 @dataclass(frozen=True, eq=False)
-class Chart:
+class Chart(Figure):
     """Curves of one metric against rounds, or against a parameter.
 
     log      whether the metric's axis is logarithmic
     limits   the least and the largest value the metric can have, or None to fit the axis to the curves
     gaps     whether a round without a number interrupts a line; else the line goes on to the next number
     axis     the parameter; None for rounds
+    styles   of the curves by their labels; a colour for each where none are given
     """
 
     title: str
@@ -120,11 +107,171 @@ class Chart:
     limits: tuple[float, float] | None = None
     gaps: bool = False
     axis: Axis | None = None
+    styles: Mapping[str, Style] = field(default_factory=dict)
 
     @property
     def has_numbers(self) -> bool:
         """Whether any curve has a point to draw."""
         return any(np.isfinite(line.mean).any() for line in self.curves)
+
+    @property
+    def summary(self) -> str:
+        return f"{self.metric} against {'rounds' if self.axis is None else self.axis.name}"
+
+    @property
+    def note(self) -> str:
+        seeds = sorted({len(line.seeds) for line in self.curves})
+        if seeds[-1] < 2:
+            return "One seed." * seeds[-1]  # a deployed run has none
+        return f"Means over {' or '.join(map(str, seeds))} seeds; the bands go from the least to the largest."
+
+    @property
+    def table(self) -> Table:
+        """The mean of every curve, at some of the rounds where there are many."""
+        measured = np.unique(np.concatenate([line.rounds for line in self.curves])) - 1
+        picked = measured[np.unique(np.linspace(0, measured.size - 1, min(measured.size, TABLE_ROWS)).astype(np.intp))]
+        columns = [[float(line.mean[k]) if k < line.mean.size else np.nan for k in picked] for line in self.curves]
+        at = 1 + picked if self.axis is None else [f"{value:g}" for value in self._places[picked]]
+        rows = zip(map(str, at), *columns, strict=True)
+        first = "round" if self.axis is None else self.axis.name
+        return Table(self.title, tuple(map(label, (first, *(line.label for line in self.curves)))), list(rows))
+
+    @property
+    def _places(self) -> Vector:
+        """Where every round lies on the horizontal axis."""
+        count = max(line.mean.size for line in self.curves)
+        return np.arange(1.0, count + 1) if self.axis is None else np.array(self.axis.values, np.float64)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What the legend says of curves that end early or leave the chart."""
+        bottom, top = self.range
+        last = max(line.rounds.max(initial=0) for line in self.curves)
+        notes = {}
+        for line in self.curves:
+            if not line.rounds.size:
+                notes[line.label] = "no numbers"
+            elif (end := int(line.rounds[-1])) < last:
+                at = f"after round {end}" if self.axis is None else f"at {number(self.axis.values[end - 1])}"
+                notes[line.label] = f"ends {at}"
+            elif (line.high > top).any() or (line.mean < bottom).any():
+                notes[line.label] = "leaves the chart"
+        return notes
+
+    @cached_property
+    def range(self) -> tuple[float, float]:
+        """The least and the largest value shown: those of all curves, unless one runs away and would flatten the others."""
+        bottom, top = self.limits or self._extent()
+        if self.log:
+            room = (top / bottom) ** 0.04 if top > bottom else 2.0
+            return bottom / room, top * room
+        room = 0.04 * (top - bottom) or 0.5 * abs(top) or 0.5
+        return 0.0 if 0 <= bottom < top / 2 else bottom - room, top + room
+
+    def _extent(self) -> tuple[float, float]:
+        lows, highs = (
+            [part[(np.abs(part) < LARGEST) & ((part > 0) | (not self.log))] for part in parts]
+            for parts in ([line.low for line in self.curves], [line.high for line in self.curves])
+        )
+        peaks = [float(part.max()) for part in highs if part.size]
+        if not peaks or not any(part.size for part in lows):
+            return (0.1, 1.0) if self.log else (0.0, 1.0)
+        limit = (RUNAWAY_LOG if self.log else RUNAWAY) * float(np.median(peaks))
+        kept = [peak for peak in peaks if peak <= limit]
+        top = max(peaks) if len(kept) == len(peaks) or limit <= 0 else 1.25 * max(kept)
+        bottom = min(min(float(part.min()) for part in lows if part.size), top)
+        return max(bottom, top * DEEPEST) if self.log else bottom, top
+
+    # How it is drawn
+
+    @property
+    def _words(self) -> list[str]:
+        """The legend."""
+        return [
+            label(line.label) + (f" ({note})" if (note := self.notes.get(line.label)) else "") for line in self.curves
+        ]
+
+    @property
+    def _columns(self) -> int:
+        """Of the legend."""
+        return 2 if max(map(len, self._words)) <= NARROW else 1
+
+    @property
+    def height(self) -> float:
+        return PLOT + LEGEND_ROW * -(-len(self.curves) // self._columns)
+
+    def draw(self, paper: Paper) -> None:
+        axes = paper.subplots()
+        self._draw_axes(axes)
+        styles = self.styles or plain_styles(line.label for line in self.curves)
+        keys = [
+            self._draw_curve(axes, line, styles[line.label], (k + 0.5) / len(self.curves))
+            for k, line in enumerate(self.curves)
+        ]
+        place: dict[str, Any] = {"loc": "outside lower center", "ncols": self._columns, "fontsize": 10}
+        legend = paper.legend(keys, [""] * len(keys), **place)
+        for text, words in zip(legend.get_texts(), self._words, strict=True):
+            text.set_text(words)  # a legend that is given a label with a leading underscore leaves it out
+
+    def _draw_axes(self, axes: Axes) -> None:
+        from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+
+        x = self._places
+        x_name, x_log = ("round", False) if self.axis is None else (self.axis.name, self.axis.log)
+        axes.set(
+            xscale="log" if x_log else "linear",
+            yscale="log" if self.log else "linear",
+            xlabel=label(x_name) + " (log scale)" * x_log,
+            ylabel=label(self.metric) + " (log scale)" * self.log,
+            ylim=self.range,
+        )
+        if self.axis is None:
+            axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
+        elif self.axis.marked is not None:
+            axes.axvline(self.axis.marked, color=SOFT, linestyle="dashed", linewidth=1)
+        for axis, (low, high), log in ((axes.xaxis, (x[0], x[-1]), x_log), (axes.yaxis, self.range, self.log)):
+            if log:
+                axis.set_minor_formatter(NullFormatter())
+                axis.set_major_formatter(ScalarFormatter())
+                axis.set_major_locator(MaxNLocator(5))
+            if log and high / low > HALF_DECADE:
+                axis.set_major_locator(LogLocator(subs=(1.0,) if high / low > DECADES else (1.0, 2.0, 5.0)))
+                axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))  # matplotlib's own are formulas
+        axes.margins(x=0.02)
+        axes.grid(visible=True)
+        axes.set_axisbelow(True)
+
+    def _draw_curve(self, axes: Axes, line: Curve, style: Style, offset: float) -> Line2D:
+        """Draw one curve; return what stands for it in the legend.
+
+        offset  of its markers, from 0 to 1
+        """
+        from matplotlib.lines import Line2D
+
+        met = np.arange(line.mean.size) if self.gaps else line.rounds - 1
+        x, colour = self._places[met], COLOURS[style.colour]
+        mean, low, high = (self._near(values[met]) for values in (line.mean, line.low, line.high))
+        mean[~np.isfinite(line.mean[met])] = np.nan
+        if len(line.seeds) > 1 and met.size:
+            starts = stretches(met.size, BAND_POINTS)
+            edges = np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+            axes.fill_between(x[starts], *edges, color=colour, alpha=0.16, linewidth=0)
+        dashes = (0, tuple(map(float, style.dashes.split()))) if style.dashes else "solid"
+        look: dict[str, Any] = {"color": colour, "linewidth": 1.7, "linestyle": dashes}
+        inside, edge = (CARD, colour) if style.marker else (colour, CARD)  # those of variants are hollow
+        mark: dict[str, Any] = {"marker": MARKERS[style.marker], "markerfacecolor": inside, "markeredgecolor": edge}
+        axes.plot(x, mean, **look)
+        there = np.pad(np.isfinite(mean), 1)
+        alone = there[1:-1] & ~there[:-2] & ~there[2:]
+        axes.plot(x[alone], mean[alone], ".", color=colour)
+        axes.plot(*_marks(axes, x, mean, offset), color=colour, linestyle="none", zorder=3, markersize=5.5, **mark)
+        return Line2D([], [], markersize=5.5, **look, **mark)
+
+    def _near(self, values: Vector) -> Vector:
+        """The values, those far outside the range a little nearer: a drawing has no room for 1e300."""
+        bottom, top = self.range
+        far = OUTSIDE * (top - bottom)
+        return np.clip(values, *((bottom / OUTSIDE, top * OUTSIDE) if self.log else (bottom - far, top + far)))
 
 
 def curve(label: str, seeds: Sequence[int], values: Sequence[Sequence[float | None]]) -> Curve:
@@ -138,396 +285,17 @@ def curve(label: str, seeds: Sequence[int], values: Sequence[Sequence[float | No
     return Curve(label, tuple(seeds), np.where(np.isnan(rows) & measured, np.inf, rows))
 
 
-# Which part of the plane
+def stretches(count: int, most: int) -> NDArray[np.intp]:
+    """The first of each stretch where 0 .. count - 1 are divided into at most `most` of about the same length."""
+    return np.unique(np.linspace(0, count, min(count, most), endpoint=False).astype(np.intp))
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The part of the plane that a chart shows. `notes` tells the legend which curves leave it or end early."""
-
-    bottom: float
-    top: float
-    log: bool
-    notes: Mapping[str, str]
-
-    def share(self, values: Vector) -> Vector:
-        """How far up the frame each value lies: 0 at the bottom, 1 at the top; values outside become at least -1, at most 2."""
-        bottom, top = (math.log10(self.bottom), math.log10(self.top)) if self.log else (self.bottom, self.top)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = ((np.log10(values) if self.log else values) - bottom) / (top - bottom)
-        share[(values <= 0) & self.log] = -1  # zero has no logarithm: it is drawn below the frame, not as a gap
-        clipped: Vector = np.clip(share, -1, 2)
-        return clipped
-
-    def ticks(self) -> list[float]:
-        """Round numbers inside the frame."""
-        if self.log:
-            first, last = math.floor(math.log10(self.bottom)), math.ceil(math.log10(self.top))
-            every = max(1, math.ceil((last - first) / 6))
-            marks = [10.0**k for k in range(first, last + 1, every)]
-            if sum(self.bottom <= mark <= self.top for mark in marks) < 3:
-                marks = [digit * 10.0**k for k in range(first, last + 1) for digit in (1, 2, 5)]
-            inside = [mark for mark in marks if self.bottom <= mark <= self.top]
-            if len(inside) > 1:
-                return inside
-        return round_numbers(self.bottom, self.top, 5)
-
-
-def frame(chart: Chart) -> Frame:
-    """The frame that shows every curve, unless one runs away and would flatten the others; a note then says so."""
-    bottom, top = chart.limits or _extent(chart)
-    if chart.log:
-        room = (top / bottom) ** 0.04 if top > bottom else 2.0
-        bottom, top = bottom / room, top * room
-    else:
-        room = 0.04 * (top - bottom) or 0.5 * abs(top) or 0.5
-        bottom, top = 0.0 if 0 <= bottom < top / 2 else bottom - room, top + room
-    return Frame(bottom, top, chart.log, _notes(chart, bottom, top))
-
-
-def round_numbers(low: float, high: float, about: int) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten in [low, high], about so many."""
-    raw = (high - low) / about
-    if raw < 1 / LARGEST:
-        return [low]
-    scale = 10.0 ** math.floor(math.log10(raw))
-    step = next(digit * scale for digit in (1, 2, 5, 10) if digit * scale >= raw * 0.999)
-    return [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
-def _extent(chart: Chart) -> tuple[float, float]:
-    """The least and the largest number to show."""
-    lows = [_showable(line.low, chart.log) for line in chart.curves]
-    highs = [_showable(line.high, chart.log) for line in chart.curves]
-    peaks = [float(part.max()) for part in highs if part.size]
-    if not peaks or not any(part.size for part in lows):
-        return (0.1, 1.0) if chart.log else (0.0, 1.0)
-    limit = (RUNAWAY_LOG if chart.log else RUNAWAY) * float(np.median(peaks))
-    kept = [peak for peak in peaks if peak <= limit]
-    top = max(peaks) if len(kept) == len(peaks) or limit <= 0 else 1.25 * max(kept)
-    bottom = min(min(float(part.min()) for part in lows if part.size), top)
-    return max(bottom, top * DEEPEST) if chart.log else bottom, top
-
-
-def _showable(values: Vector, log: bool) -> Vector:
-    return values[(np.abs(values) < LARGEST) & ((values > 0) | (not log))]
-
-
-def _notes(chart: Chart, bottom: float, top: float) -> dict[str, str]:
-    last = max(line.rounds.max(initial=0) for line in chart.curves)
-    notes = {}
-    for line in chart.curves:
-        if not line.rounds.size:
-            notes[line.label] = "no numbers"
-        elif line.rounds[-1] < last:
-            end = int(line.rounds[-1])
-            notes[line.label] = (
-                f"ends after round {end}" if chart.axis is None else f"ends at {number(chart.axis.values[end - 1])}"
-            )
-        elif (line.high > top).any() or (line.mean < bottom).any():
-            notes[line.label] = "leaves the chart"
-    return notes
-
-
-# What is drawn, in units of the plot: 0 is its left or its bottom, 1 its right or its top
-
-
-@dataclass(frozen=True)
-class Area:
-    """Where the plot lies in a drawing, in units of the SVG: about the width of a phone, so that text keeps its size there."""
-
-    width: int = 420
-    height: int = 262
-    left: int = 54
-    right: int = 14
-    top: int = 26
-    bottom: int = 38
-
-    @property
-    def inner_width(self) -> int:
-        return self.width - self.left - self.right
-
-    @property
-    def inner_height(self) -> int:
-        return self.height - self.top - self.bottom
-
-    @property
-    def base(self) -> int:
-        """The height of the horizontal axis, from the top."""
-        return self.height - self.bottom
-
-    def x(self, share: float) -> str:
-        return _short(self.left + self.inner_width * share)
-
-    def y(self, share: float, lower: float = 0.0) -> str:
-        """The height of a share of the plot, from the top of the drawing; `lower` by so many units."""
-        return _short(self.base - self.inner_height * share + lower)
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A mark on an axis."""
-
-    at: float
-    label: str
-
-
-@dataclass(frozen=True, eq=False)
-class Line:
-    """A curve as it is drawn.
-
-    note             what the legend adds to the label
-    style            its colour, dashes and markers
-    x                where its rounds are
-    mean, low, high  heights at these rounds; a mean of NaN interrupts the line
-    marks            (n, 2) where its markers are: at other places than those of the other lines, so that a line that is
-                     covered by another is seen by its markers
-    has_band         whether the area from low to high is drawn
-    values           the numbers of all rounds of the drawing, as the legend writes them
-    """
-
-    area: ClassVar[Area] = Area()
-    label: str
-    note: str
-    style: Style
-    x: Vector
-    mean: Vector
-    low: Vector
-    high: Vector
-    marks: NDArray[np.float64]
-    has_band: bool
-    values: tuple[str, ...]
-
-    @property
-    def path(self) -> str:
-        """The line as the data of an SVG path."""
-        x, y = self._fine(self.mean)
-        pieces = []
-        for run in _runs(np.isfinite(y)):
-            keep = run[_thin(x[run], y[run], THINNING)]
-            lone = f"m{-2 * FINE} 0h{4 * FINE}" if keep.size == 1 else ""  # a point without neighbours is a short dash
-            pieces.append("M" + _points(x[keep], y[keep]) + lone)
-        return "".join(pieces)
-
-    @property
-    def band(self) -> str:
-        """The area from low to high as the data of an SVG path."""
-        if not self.has_band:
-            return ""
-        (x, upper), (_, lower) = self._fine(self.high), self._fine(self.low)
-        pieces = []
-        for run in _runs(np.isfinite(upper) & np.isfinite(lower)):
-            there = run[_thin(x[run], upper[run], 3 * THINNING)]  # an edge without a line may be coarser
-            back = run[_thin(x[run], lower[run], 3 * THINNING)][::-1]
-            points = np.concatenate([x[there], x[back]]), np.concatenate([upper[there], lower[back]])
-            pieces.append(f"M{_points(*points)}Z")
-        return "".join(pieces)
-
-    @property
-    def shape(self) -> str:
-        """One marker as the data of an SVG path, from its middle."""
-        return SHAPES[self.style.marker]
-
-    @property
-    def dots(self) -> str:
-        """All markers as the data of an SVG path."""
-        x, y = (
-            self.marks[:, 0] * (self.area.inner_width * FINE),
-            (1 - self.marks[:, 1]) * (self.area.inner_height * FINE),
-        )
-        return "".join(f"M{a:.0f} {b:.0f}{self.shape}" for a, b in zip(x.tolist(), y.tolist(), strict=True))
-
-    def _fine(self, heights: Vector) -> tuple[Vector, Vector]:
-        """The points in fine units of the SVG, from the top left of the plot."""
-        return self.x * (self.area.inner_width * FINE), (1 - heights) * (self.area.inner_height * FINE)
-
-
-@dataclass(frozen=True, eq=False)
-class Drawing(Block):
-    """A chart, laid out.
-
-    rounds   those for which the legend has numbers; the values of the parameter where a chart has one
-    spread   what the legend says about seeds
-    x_name   what the rounds are: "round", or the name of the parameter
-    x_axis   the same, as the axis is labelled
-    places   where the rounds are, for a chart of a parameter; those of rounds follow from their numbers
-    marked   where a line of its own marks a value of the parameter
-    """
-
-    area: ClassVar[Area] = Line.area
-    fine: ClassVar[int] = FINE
-    title: str
-    metric: str
-    axis: str
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    rounds: tuple[float, ...]
-    lines: tuple[Line, ...]
-    spread: str
-    x_name: str = "round"
-    x_axis: str = "round"
-    places: tuple[float, ...] = ()
-    marked: float | None = None
-
-
-# Paths from the middle of a marker, in fine units: circle, square, triangle, diamond, triangle on its head, cross.
-SHAPES = tuple(
-    path.format(r=MARK, d=2 * MARK, n=-MARK, h=MARK // 2, k=-MARK // 2)
-    for path in (
-        "m{n} 0a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0z",
-        "m{n} {n}h{d}v{d}h-{d}z",
-        "m0 {n}l{r} {d}h-{d}z",
-        "m0 {n}l{r} {r}l{n} {r}l{n} {n}z",
-        "m0 {r}l{r} -{d}h-{d}z",
-        "m{k} {n}h{r}v{h}h{h}v{r}h{k}v{h}h{n}v{k}h{k}v{n}h{h}z",
-    )
-)
-
-
-def draw(chart: Chart, styles: Mapping[str, Style]) -> Drawing:
-    """Lay out a chart; `styles` has the style of every label."""
-    view = frame(chart)
-    rounds = np.unique(np.concatenate([line.rounds for line in chart.curves])).tolist()
-    last, axis = rounds[-1] if rounds else 1, chart.axis
-    across = _across(np.arange(1, last + 1), last) if axis is None else axis.share(axis.values)
-    ends = [float(line.mean[line.rounds[-1] - 1]) for line in chart.curves if line.rounds.size]
-    places, count = decimals(ends), len(chart.curves)
-    return Drawing(
-        title=chart.title,
-        metric=chart.metric,
-        axis=chart.metric + (" (log scale)" if chart.log else ""),
-        x_ticks=_x_ticks(last) if axis is None else axis.ticks(),
-        y_ticks=_y_ticks(view),
-        rounds=tuple(rounds) if axis is None else tuple(_whole(axis.values[k - 1]) for k in rounds),
-        lines=tuple(
-            _line(line, view, styles[line.label], rounds, across, (k + 0.5) / count, places, gaps=chart.gaps)
-            for k, line in enumerate(chart.curves)
-        ),
-        spread=_spread(sorted({len(line.seeds) for line in chart.curves})),
-        x_name="round" if axis is None else axis.name,
-        x_axis="round" if axis is None else axis.name + (" (log scale)" if axis.log else ""),
-        places=() if axis is None else tuple(across[[k - 1 for k in rounds]].round(4).tolist()),
-        marked=None if axis is None or axis.marked is None else float(axis.share([axis.marked])[0]),
-    )
-
-
-def _whole(value: float) -> float:
-    """10.0 as 10: how a page writes it."""
-    return int(value) if float(value).is_integer() else value
-
-
-def labelled_rounds(last: int) -> list[int]:
-    """Which of the rounds 1 to `last` an axis labels: the first, and round numbers that are not too near to it."""
-    if last == 1:
-        return [1]
-    return [1, *(int(k) for k in round_numbers(2, last, 5) if k == int(k) and (k - 1) * 12 >= last)]
-
-
-def _line(
-    line: Curve,
-    view: Frame,
-    style: Style,
-    rounds: Sequence[int],
-    across: Vector,
-    offset: float,
-    places: int,
-    *,
-    gaps: bool,
-) -> Line:
-    """The line of a curve.
-
-    across   where the rounds from 1 on are
-    offset   of its markers, from 0 to 1
-    places   the digits in the legend
-    """
-    met, last = np.arange(1, line.mean.size + 1) if gaps else line.rounds, rounds[-1] if rounds else 1
-    met = met[met <= last]
-    pick, x = met - 1, across[met - 1]
-    mean = np.where(np.isfinite(line.mean[pick]), view.share(line.mean[pick]), np.nan)
-    return Line(
-        label=line.label,
-        note=view.notes.get(line.label, ""),
-        style=style,
-        x=x,
-        mean=mean,
-        low=view.share(line.low[pick]),
-        high=view.share(line.high[pick]),
-        marks=_marks(x, mean, offset),
-        has_band=len(line.seeds) > 1,
-        values=tuple(fixed(line.mean[k - 1], places) if k <= line.mean.size else "-" for k in rounds),
-    )
-
-
-def _marks(x: Vector, mean: Vector, offset: float) -> NDArray[np.float64]:
-    """(n, 2) points on the line inside the frame, where its MARKS markers go; a single point has one on it."""
+def _marks(axes: Axes, x: Vector, mean: Vector, offset: float) -> tuple[Vector, Vector]:
+    """Where the markers of a curve go: on the line, at other places than those of the other curves, so that a curve that is
+    covered by another is seen by its markers."""
     if x.size < 2:
-        points = np.stack([x, mean], axis=1)
-    else:
-        at = (np.arange(MARKS) + offset) / MARKS
-        points = np.stack([at, np.interp(at, x, mean, left=np.nan, right=np.nan)], axis=1)
-    inside: NDArray[np.float64] = points[(points[:, 1] >= 0) & (points[:, 1] <= 1)]
-    return inside
-
-
-def _x_ticks(last: int) -> tuple[Tick, ...]:
-    rounds = labelled_rounds(last)
-    return tuple(Tick(at, str(k)) for k, at in zip(rounds, _across(np.array(rounds), last).tolist(), strict=True))
-
-
-def _y_ticks(view: Frame) -> tuple[Tick, ...]:
-    ticks = view.ticks()
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else ticks[0] or 1.0
-    # Enough digits that no two neighbours read the same.
-    digits = max(3, 1 + math.ceil(math.log10(max(map(abs, ticks)) / abs(step) or 1.0)))
-    heights = view.share(np.array(ticks, np.float64)).tolist()
-    labels = [number(tick, digits) for tick in ticks]
-    if not view.log and not any("e" in label for label in labels):
-        places = max(len(label.partition(".")[2]) for label in labels)
-        labels = [f"{tick:.{places}f}" for tick in ticks]
-    return tuple(Tick(height, label) for height, label in zip(heights, labels, strict=True))
-
-
-def _spread(seeds: Sequence[int]) -> str:
-    """What is said of curves over so many seeds; nothing of a deployed run, which has none."""
-    if seeds[-1] < 2:
-        return ", one seed" if seeds[-1] else ""
-    return f", mean of {' or '.join(map(str, seeds))} seeds (band: min to max)"
-
-
-def _across(rounds: NDArray[np.integer], last: int) -> Vector:
-    """0 for the first round, 1 for the last; a single round is in the middle."""
-    return (rounds - 1) / (last - 1) if last > 1 else np.full(rounds.shape, 0.5)
-
-
-def _runs(present: NDArray[np.bool_]) -> Iterable[NDArray[np.intp]]:
-    """The stretches of neighbours that are all present, as indices."""
-    where = np.flatnonzero(present)
-    return (run for run in np.split(where, 1 + np.flatnonzero(np.diff(where) > 1)) if run.size)
-
-
-def _thin(x: Vector, y: Vector, tolerance: float) -> NDArray[np.intp]:
-    """Indices of the points that matter: Ramer-Douglas-Peucker, with vertical distances since x only grows."""
-    keep, todo = {0, len(x) - 1}, [(0, len(x) - 1)]
-    while todo:
-        a, b = todo.pop()
-        if b - a < 2:
-            continue
-        chord = y[a] + (y[b] - y[a]) * (x[a + 1 : b] - x[a]) / (x[b] - x[a])
-        off = np.abs(y[a + 1 : b] - chord)
-        worst = a + 1 + int(off.argmax())
-        if off.max() > tolerance:
-            keep.add(worst)
-            todo += [(a, worst), (worst, b)]
-    return np.array(sorted(keep), np.intp)
-
-
-def _points(x: Vector, y: Vector) -> str:
-    """The first point, then the way from each point to the next."""
-    first, *steps = np.diff(np.round(np.stack([x, y], axis=1)).astype(int), axis=0, prepend=0).tolist()
-    return f"{first[0]} {first[1]}" + (
-        "l" + " ".join(f"{a}{b}" if b < 0 else f"{a} {b}" for a, b in steps) if steps else ""
-    )
-
-
-def _short(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
+        return x, mean
+    across, up = axes.xaxis.get_transform(), axes.yaxis.get_transform()
+    along = across.transform(x)
+    at = along[0] + (along[-1] - along[0]) * (np.arange(MARKS) + offset) / MARKS
+    return across.inverted().transform(at), up.inverted().transform(np.interp(at, along, up.transform(mean)))

@@ -1,119 +1,227 @@
-"""Heat maps of clients x rounds: weights as the colours of one picture, the same for experiments, audits and files."""
+"""Heat maps of clients x rounds: weights as colours, and a mark where something else became of a client.
+
+The rows stand in two groups, of which the first is the one to look at: the liars of an experiment, the suspects of an audit.
+"""
 
 from __future__ import annotations
 
-import base64
-import struct
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.report.charts import Area, Drawing, Tick, labelled_rounds
+from fedhold.errors import visible
+from fedhold.report.charts import stretches
 from fedhold.report.colours import FULL, LEVELS, SCALE
-from fedhold.report.pages import Block
+from fedhold.report.figures import CARD, INK, Figure, label
+from fedhold.report.tables import Table
 from fedhold.report.weights import ratio
 
-MOST_ROWS, MOST_COLUMNS = 500, 400  # a larger map is condensed: nobody sees more, and the page stays small
-ABSENT = (255, 255, 255)  # and transparent
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Paper
 
-Shares = NDArray[np.float64]  # weights in units of an equal share, NaN for absent clients
+MOST_ROWS, MOST_COLUMNS = 200, 200  # of a map; neighbours of a larger one are drawn together, and nobody sees more
+NAMED_ROWS = 25  # that a map has room to name
+TABLE_ROWS, TABLE_COLUMNS = 60, 10  # of the table behind a map
+MOST_GAPS = 60  # columns with lines between them
+HEAD, BAR, ROW, HIGH = 1.4, 0.1, 0.18, 2.8  # inches: all but the rows, the scale, a named row, all rows without names
+
+Shares = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What stands in a cell in place of a weight: the words that say what became of the client, and a colour."""
+
+    words: str
+    colour: str
 
 
 @dataclass(frozen=True, eq=False)
-class WeightMap(Block):
-    """The weights of an experiment's clients by round, the liars on top.
+class HeatMap(Figure):
+    """Clients x rounds.
 
-    clients, liars   how many clients there are, and how many of them lie
-    shares           (rows, columns) the picture: clients down, rounds across; condensed where there are many
-    liar_rows        the first rows of the picture, which are the liars'
-    ticks            below the middles of the labelled rounds
+    title    of the figure
+    who      what the rows are, in a few words
+    shares   (rows, columns) weights in units of an equal share, NaN where there is none
+    codes    (rows, columns) 0 for a weight, or k for the k-th mark; a cell with neither weight nor mark stays blank
+    marks    what the codes mean
+    rows     the name of every row
+    rounds   the number of every column
+    groups   the two groups: a word, and the number of its rows
+    flagged  the columns in which no new model was made
     """
 
-    area: ClassVar[Area] = Drawing.area
     title: str
-    clients: int
-    liars: int
+    who: str
     shares: Shares
-    liar_rows: int
-    ticks: tuple[Tick, ...]
+    codes: NDArray[np.int8]
+    marks: tuple[Mark, ...]
+    rows: tuple[str, ...]
+    rounds: tuple[int, ...]
+    groups: tuple[tuple[str, int], tuple[str, int]]
+    flagged: NDArray[np.bool_]
+
+    def condensed(self, most_rows: int, most_columns: int) -> HeatMap:
+        """Neighbours as one, so that about so many rows and columns are left: their mean weight, or the mark that most of them
+        have. The groups stay apart."""
+        first, second = (count for _, count in self.groups)
+        kept = max(min(first, most_rows // 3), most_rows * first // max(1, first + second))  # a few must not get lost
+        ours, theirs = stretches(first, kept), stretches(second, most_rows - kept)
+        down, across = np.concatenate([ours, first + theirs]), stretches(len(self.rounds), most_columns)
+        if (len(down), len(across)) == self.shares.shape:
+            return self
+
+        def total(cells: NDArray[Any]) -> NDArray[Any]:
+            return np.add.reduceat(np.add.reduceat(cells, down, axis=0), across, axis=1)
+
+        weighed = (self.codes == 0) & ~np.isnan(self.shares)
+        kinds = [weighed, *(self.codes == k for k in range(1, len(self.marks) + 1))]
+        counts = np.stack([total(kind.astype(np.intp)) for kind in kinds])
+        codes = counts.argmax(axis=0).astype(np.int8)
+        means = ratio(total(np.where(weighed, self.shares, 0.0)), counts[0])
+        return replace(
+            self,
+            shares=np.where(codes == 0, means, np.nan),
+            codes=codes,
+            rows=tuple(
+                self.rows[start] if end - start == 1 else f"{self.rows[start]} to {self.rows[end - 1]}"
+                for start, end in pairwise([*down.tolist(), len(self.rows)])
+            ),
+            rounds=tuple(self.rounds[k] for k in across),
+            groups=((self.groups[0][0], len(ours)), (self.groups[1][0], len(theirs))),
+            flagged=np.logical_or.reduceat(self.flagged, across),
+        )
 
     @property
-    def cut(self) -> float:
-        """Where the liars end and the honest begin: 1 at the top of the plot, 0 at its bottom."""
-        return 1 - self.liar_rows / len(self.shares)
+    def summary(self) -> str:
+        return f"{self.who}, weights by round"
 
     @property
-    def image(self) -> str:
-        return data_uri(self.shares)
+    def note(self) -> str:
+        rows, columns = self.shares.shape
+        drawn_rows, drawn_columns = self.condensed(MOST_ROWS, MOST_COLUMNS).shares.shape
+        if (drawn_rows, drawn_columns) == (rows, columns):
+            return f"{self.who}."
+        return f"{self.who}. Neighbours are drawn together: {rows} x {columns} cells as {drawn_rows} x {drawn_columns}."
 
     @property
-    def is_sharp(self) -> bool:
-        """Whether a row is higher than a unit of the drawing, so that its edges should be sharp."""
-        return len(self.shares) < self.area.inner_height
+    def table(self) -> Table:
+        """The weights, and the words of the marks; of a large map the means of neighbours."""
+        shown = self.condensed(TABLE_ROWS, TABLE_COLUMNS)
+        ends = [*stretches(len(self.rounds), TABLE_COLUMNS)[1:].tolist(), len(self.rounds)]
+        spans = zip(shown.rounds, (self.rounds[end - 1] for end in ends), strict=True)
+        words = [word for word, count in shown.groups for _ in range(count)]
+        rows = [
+            (visible(name), word, *(self._cell(share, code) for share, code in zip(*row, strict=True)))
+            for name, word, *row in zip(shown.rows, words, shown.shares.tolist(), shown.codes.tolist(), strict=True)
+        ]
+        header = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+        return Table(self.title, ("", "", *header), rows)
+
+    def _cell(self, share: float, code: int) -> str:
+        if code:
+            return self.marks[code - 1].words
+        return "" if np.isnan(share) else f"{share:.2f}"
+
+    # How it is drawn
+
+    @property
+    def height(self) -> float:
+        return HEAD + (ROW * len(self.rows) if self._named else HIGH)
+
+    @property
+    def _named(self) -> bool:
+        return len(self.rows) <= NAMED_ROWS
+
+    def draw(self, paper: Paper) -> None:
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import ListedColormap, Normalize
+
+        shown = self.condensed(MOST_ROWS, MOST_COLUMNS)
+        axes, bar = paper.subplots(2, 1, height_ratios=(self.height - HEAD, BAR))
+        levels = np.round(np.clip(shown.shares / FULL, 0, 1) * (LEVELS - 1))
+        cells = np.ma.masked_invalid(np.where(shown.codes > 0, LEVELS - 1 + shown.codes, levels))
+        weights = (SCALE / 255).tolist()
+        colours = ListedColormap([*weights, *(mark.colour for mark in self.marks)])
+        last = len(weights) + len(self.marks) - 1
+        axes.imshow(cells, cmap=colours, vmin=-0.5, vmax=last + 0.5, aspect="auto", interpolation="none")
+        axes.spines[:].set_visible(False)
+        shown._draw_rows(axes)
+        shown._draw_rounds(axes)
+        shown._draw_key(paper)
+        bar.set_visible(bool((shown.codes == 0).any()))
+        if bar.get_visible():
+            scale = ScalarMappable(Normalize(0, FULL), ListedColormap(weights))
+            place: dict[str, Any] = {"cax": bar, "orientation": "horizontal", "extend": "max"}
+            paper.colorbar(scale, label="weight (1 is an equal share)", ticks=[0, 1, FULL], **place)
+
+    def _draw_rows(self, axes: Axes) -> None:
+        """A name beside each row, or a word beside each group; a bar beside the first group."""
+        count = self.groups[0][1]
+        if self._named:
+            axes.set_yticks(np.arange(0.5, len(self.rows)), minor=True)
+            axes.set_yticks(range(len(self.rows)), [label(name) for name in self.rows], fontsize=9)
+        else:
+            middles = {self.groups[0][0]: (count - 1) / 2, self.groups[1][0]: count + (self.groups[1][1] - 1) / 2}
+            there = [word for word, number in self.groups if number]
+            axes.set_yticks([middles[word] for word in there], there)
+        axes.tick_params(length=0)
+        axes.axhline(count - 0.5, color=INK, linewidth=1.2)
+        side = axes.get_yaxis_transform()
+        axes.plot([0, 0], [-0.5, count - 0.5], color=INK, linewidth=4, transform=side, clip_on=False)
+
+    def _draw_rounds(self, axes: Axes) -> None:
+        """The numbers of the columns, and a mark above those without a new model."""
+        from matplotlib.ticker import MaxNLocator
+
+        axes.set_xlabel("round")
+        wanted = MaxNLocator(8, steps=[1, 2, 5, 10], integer=True).tick_values(self.rounds[0], self.rounds[-1])
+        places = [k for k in np.unique(np.searchsorted(self.rounds, wanted)).tolist() if k < len(self.rounds)]
+        axes.set_xticks(places, [str(self.rounds[k]) for k in places])
+        if self._named and len(self.rounds) <= MOST_GAPS:
+            axes.set_xticks(np.arange(0.5, len(self.rounds)), minor=True)
+            axes.grid(visible=True, which="minor", color=CARD)
+            axes.tick_params(which="minor", length=0)
+        if self.flagged.any():
+            flagged, above = np.flatnonzero(self.flagged), axes.get_xaxis_transform()
+            axes.plot(flagged, np.full(flagged.shape, 1.02), "v", color=INK, ms=4, transform=above, clip_on=False)
+
+    def _draw_key(self, paper: Paper) -> None:
+        """What the colours mean that are no weights."""
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        keys: list[Line2D | Patch] = [Patch(color=INK, label=self.groups[0][0])] if self.groups[0][1] else []
+        if self.flagged.any():
+            keys.append(Line2D([], [], color=INK, marker="v", linestyle="none", label="no new model"))
+        keys += [
+            Patch(color=mark.colour, label=mark.words)
+            for k, mark in enumerate(self.marks, start=1)
+            if (self.codes == k).any()
+        ]
+        if keys:
+            paper.legend(handles=keys, loc="outside lower center", ncols=3, fontsize=10, handlelength=1.5)
 
 
-def weight_map(title: str, weights: NDArray[np.floating], byzantine: NDArray[np.bool_]) -> WeightMap:
-    """The heat map of an experiment.
+def weight_map(title: str, weights: NDArray[np.floating], byzantine: NDArray[np.bool_]) -> HeatMap:
+    """The heat map of an experiment, the liars on top.
 
     weights     (rounds, m) in units of an equal share, NaN for clients that did not take part
     byzantine   (m,) whether a client lies
     """
-    parts = [weights[:, who].T.astype(np.float64) for who in (byzantine, ~byzantine)]
-    m = byzantine.size
-    most = [max(1, round(MOST_ROWS * len(part) / m)) if m > MOST_ROWS else len(part) for part in parts]
-    short = [
-        group_means(group_means(part, groups(len(part), rows), 0), groups(len(weights), MOST_COLUMNS), 1)
-        for part, rows in zip(parts, most, strict=True)
-    ]
-    return WeightMap(
-        title, m, int(byzantine.sum()), np.vstack(short), len(short[0]), column_ticks(range(1, len(weights) + 1))
+    order, liars, rounds = np.argsort(~byzantine, kind="stable"), int(byzantine.sum()), len(weights)
+    return HeatMap(
+        title,
+        f"{byzantine.size} clients, {liars} of them liars",
+        weights[:, order].T.astype(np.float64),
+        np.zeros((byzantine.size, rounds), np.int8),
+        (),
+        tuple(f"client {k}" for k in order),
+        tuple(range(1, rounds + 1)),
+        (("liars", liars), ("honest", byzantine.size - liars)),
+        np.zeros(rounds, np.bool_),
     )
-
-
-def column_ticks(rounds: Sequence[int]) -> tuple[Tick, ...]:
-    """Ticks for a map with a column for each of these rounds, in the middles of the columns."""
-    picked = labelled_rounds(len(rounds))
-    return tuple(Tick((k - 0.5) / len(rounds), str(rounds[k - 1])) for k in picked)
-
-
-def groups(count: int, most: int) -> NDArray[np.intp]:
-    """Where the groups start that divide 0 .. count - 1 into at most `most` stretches of about the same length."""
-    return np.unique(np.linspace(0, count, min(count, most), endpoint=False).astype(np.intp))
-
-
-def group_means(shares: Shares, starts: NDArray[np.intp], axis: int) -> Shares:
-    """The mean of each group along an axis, without the absent; NaN where all of a group are absent."""
-    if len(starts) == shares.shape[axis]:
-        return shares
-    present = np.add.reduceat(~np.isnan(shares), starts, axis=axis, dtype=np.intp)
-    return ratio(np.add.reduceat(np.nan_to_num(shares), starts, axis=axis), present)
-
-
-def picture(shares: Shares) -> bytes:
-    """The weights as a PNG file of 16 colours, a pixel for each; absent clients are transparent."""
-    levels = np.full(shares.shape, LEVELS, np.uint8)
-    there = ~np.isnan(shares)
-    levels[there] = np.round(np.clip(shares[there] / FULL, 0, 1) * (LEVELS - 1))
-    rows, columns = len(levels), len(levels.T)
-    even = np.pad(levels, ((0, 0), (0, columns % 2)))
-    packed = np.pad(even[:, ::2] << 4 | even[:, 1::2], ((0, 0), (1, 0)))  # each row begins with its filter: none
-    parts = {
-        b"IHDR": struct.pack(">IIBBBBB", columns, rows, 4, 3, 0, 0, 0),  # 4 bits, with a palette
-        b"PLTE": SCALE.tobytes() + bytes(ABSENT),
-        b"tRNS": bytes([255] * LEVELS + [0]),
-        b"IDAT": zlib.compress(packed.tobytes(), 9),
-        b"IEND": b"",
-    }
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in parts.items()
-    )
-
-
-def data_uri(shares: Shares) -> str:
-    """The picture as an address that holds the file itself."""
-    return f"data:image/png;base64,{base64.b64encode(picture(shares)).decode('ascii')}"

@@ -1,4 +1,4 @@
-"""A matrix of rules by attacks that readers sort and filter, with a chart behind every cell.
+"""A table of rules by attacks that readers sort and filter, with the numbers of some rounds behind every cell.
 
 The page's script draws it from what the block holds as JSON. Colours are those of the heat maps, which differ in brightness
 for every eye, and every cell has its number.

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from fedhold.report.colours import COLOURS, DARK_COLOURS, SCALE
 
-from fedhold.report.colours import COLOURS, DARK_COLOURS, FULL, SCALE
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+INSTALL = "matplotlib draws the figures, and is not installed; from a checkout of fedhold: pip install '.[report]'."
 
 
 class Block:
@@ -60,14 +63,6 @@ class Cards(Block):
 
 
 @dataclass(frozen=True)
-class Pair(Block):
-    """Two figures that share their rounds, one above the other."""
-
-    above: Block
-    below: Block
-
-
-@dataclass(frozen=True)
 class Folded(Block):
     """Blocks that open on a click on the summary."""
 
@@ -100,6 +95,8 @@ def page(title: str, summary: str, sections: Iterable[Section]) -> str:
 
 @cache
 def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # loaded when the first page is asked for
+
     environment = Environment(
         loader=PackageLoader("fedhold.report"),
         autoescape=True,
@@ -109,5 +106,5 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     gradient = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in SCALE[::2].tolist()]
-    environment.globals.update(colours=COLOURS, dark_colours=DARK_COLOURS, gradient=gradient, full=f"{FULL:g}")
+    environment.globals.update(colours=COLOURS, dark_colours=DARK_COLOURS, gradient=gradient, install=INSTALL)
     return environment

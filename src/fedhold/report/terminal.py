@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from fedhold.errors import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 LONGEST = 4000  # characters of a line; a path may have that many
 
 
 def table_of(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
     """An empty table with these columns; those named in `numbers` are flush right."""
+    from rich import box  # rich is loaded when something is printed
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
@@ -47,6 +50,8 @@ class ProgressLines:
 
 def print_table(console: Console, title: str, table: Table) -> None:
     """Print a table below its title; nothing where the table has no rows."""
+    from rich.markup import escape
+
     if table.row_count:
         console.print(f"[bold]{escape(title)}[/bold]")
         console.print(table)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from fedhold.errors import visible
+from fedhold.errors import MOST_STORED, one_line, visible
 
-MOST_STORED = 200  # characters of it that an audit file keeps
+__all__ = ["MOST_STORED", "one_line", "quoted", "visible"]
 
 
 def quoted(text: object) -> str:
@@ -18,13 +18,3 @@ def quoted(text: object) -> str:
     """
     shown = visible(text)
     return f"'{shown}" if shown.lstrip()[:1] in ("=", "+", "-", "@") and shown.strip() else shown
-
-
-def one_line(text: object, most: int = MOST_STORED) -> str:
-    r"""The text as one line of at most `most` characters, with a blank for every run of unprintable characters and blanks.
-
-    >>> one_line("no\x00 such\n\n file"), one_line("x" * 9, most=6)
-    ('no such file', 'xxx...')
-    """
-    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)[: 4 * most]).split())
-    return line if len(line) <= most else line[: most - 3] + "..."

@@ -4,56 +4,55 @@ In: a `Geometry`. Out: m weights from a geometry rule; from a column rule, the f
 from a mixing, the matrix that makes new rows from the clients. Imports: `fedhold.geometry` and below, `fedhold.thresholds`.
 
     declaration.py    what a rule declares about itself, beside its definition
-    m_estimators.py   geometry rules: mean, huber, geometric_median, median_of_means, centered_clipping
-    selection.py      geometry rules: krum, multi_krum, bulyan, minimum_diameter_averaging, monna
-    spectral.py       geometry rules: spectral_huber, spectral_filter, covariance_agnostic_filter, smea, divide_and_conquer
-    directions.py     geometry rules that look from 0: comparative_gradient_elimination, sign_guard, fl_trust, fools_gold
-    columns.py        column rules: median, trimmed_mean, mean_around_median, phocas; and `by_columns` for a rule of your own
+    m_estimators.py   geometry rules that minimise a sum of losses, or take steps towards such a minimum; and the mean
+    spectral.py       geometry rules that look at the directions in which clients spread
+    selection.py      geometry rules that choose clients by how near they are to each other, or to a place
+    columns.py        column rules; and `by_columns` for a rule of your own
+    directions.py     geometry rules that look from 0
     mixing.py         what may be done to the clients before a rule sees them
+
+RULES and MIXINGS have what these files declare, in the order of the files and of the definitions in them. Imports with a star
+show the same names to type checkers.
 """
 
-from fedhold.rules.columns import by_columns, mean_around_median, median, phocas, trimmed_mean
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from fedhold.rules import columns, directions, m_estimators, mixing, selection, spectral
+from fedhold.rules.columns import *  # noqa: F403
+from fedhold.rules.columns import by_columns
 from fedhold.rules.declaration import Bound, Declaration, declaration_of, declares
-from fedhold.rules.directions import comparative_gradient_elimination, fl_trust, fools_gold, sign_guard
-from fedhold.rules.m_estimators import centered_clipping, geometric_median, huber, mean, median_of_means
-from fedhold.rules.mixing import adaptive_clipping, bucketing, clipping, nearest_neighbour_mixing, screen
-from fedhold.rules.selection import bulyan, krum, minimum_diameter_averaging, monna, multi_krum
-from fedhold.rules.spectral import covariance_agnostic_filter, divide_and_conquer, smea, spectral_filter, spectral_huber
+from fedhold.rules.directions import *  # noqa: F403
+from fedhold.rules.m_estimators import *  # noqa: F403
+from fedhold.rules.mixing import *  # noqa: F403
+from fedhold.rules.selection import *  # noqa: F403
+from fedhold.rules.spectral import *  # noqa: F403
+
+
+def _declared_in(*modules: ModuleType) -> dict[str, Callable[..., Any]]:
+    """name -> function, for every function that a module of ours declares."""
+    return {
+        name: function
+        for module in modules
+        for name, function in vars(module).items()
+        if hasattr(function, "declared") and function.__module__ == module.__name__
+    }
+
+
+RULES = _declared_in(m_estimators, spectral, selection, columns, directions)
+MIXINGS = _declared_in(mixing)
 
 __all__ = [
+    "MIXINGS",
+    "RULES",
     "Bound",
     "Declaration",
-    "adaptive_clipping",
-    "bucketing",
-    "bulyan",
     "by_columns",
-    "centered_clipping",
-    "clipping",
-    "comparative_gradient_elimination",
-    "covariance_agnostic_filter",
     "declaration_of",
     "declares",
-    "divide_and_conquer",
-    "fl_trust",
-    "fools_gold",
-    "geometric_median",
-    "huber",
-    "krum",
-    "mean",
-    "mean_around_median",
-    "median",
-    "median_of_means",
-    "minimum_diameter_averaging",
-    "monna",
-    "multi_krum",
-    "nearest_neighbour_mixing",
-    "phocas",
-    "screen",
-    "sign_guard",
-    "smea",
-    "spectral_filter",
-    "spectral_huber",
-    "trimmed_mean",
+    *RULES,
+    *MIXINGS,
 ]
 
 

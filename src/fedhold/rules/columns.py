@@ -17,7 +17,12 @@ from fedhold.updates import Columnwise
 __all__ = ["by_columns", "mean_around_median", "median", "phocas", "trimmed_mean"]
 
 
-@declares(view="columns")
+@declares(
+    view="columns",
+    source="Yin et al. 2018",
+    needs="liars are less than half of the clients",
+    also_known_as=("cwmed", "coordinate_median", "coordinate_wise_median", "comed"),
+)
 def median(geometry: Geometry) -> Columnwise:  # noqa: ARG001
     """The median of every column; for even m the mean of the two middle values.
 
@@ -31,7 +36,12 @@ def median(geometry: Geometry) -> Columnwise:  # noqa: ARG001
     return Columnwise(columns.median)
 
 
-@declares(view="columns", bound=Bound(2, 1))
+@declares(
+    view="columns",
+    bound=Bound(2, 1),
+    source="Yin et al. 2018",
+    also_known_as=("trmean", "cwtm", "coordinate_wise_trimmed_mean"),
+)
 def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
     """The mean of every column without its f smallest and f largest values.
 
@@ -48,7 +58,7 @@ def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
     return Columnwise(partial(columns.trimmed_mean, f=f))
 
 
-@declares(view="columns", bound=Bound(2, 1))
+@declares(view="columns", bound=Bound(2, 1), source="Xie et al. 2018", also_known_as=("meamed",))
 def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
     """The mean of the m - f values of every column that are nearest to its median.
 
@@ -65,7 +75,7 @@ def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
     return Columnwise(partial(columns.mean_around_median, keep=keep))
 
 
-@declares(view="columns", bound=Bound(2, 1))
+@declares(view="columns", bound=Bound(2, 1), source="Xie, Koyejo, Gupta 2018")
 def phocas(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
     """The mean of the m - f values of every column that are nearest to its trimmed mean.
 

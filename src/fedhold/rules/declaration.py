@@ -54,7 +54,7 @@ def _as_many(m: int, **parameters: Any) -> int:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Declaration:
-    """The facts about a rule or a mixing.
+    """The facts about a rule or a mixing. The registries, the tables of rules in documents and `aggregate` read them.
 
     view       "geometry": it weighs clients by their distances; "columns": it treats every column by itself and uses nothing
                of the geometry but m
@@ -73,6 +73,10 @@ class Declaration:
     bound      how many clients it needs to withstand f liars; None where it takes no f
     check      (m, **parameters) -> None, which raises an error where parameters beside f do not fit m clients
     rows       (m, **parameters) -> how many rows a mixing makes from those of m clients, or the most that it may make
+    robust     a liar cannot move it as far as he likes
+    source     who published it, and when
+    needs      what it needs besides its bound, in words for a reader
+    also_known_as  its names in papers and other libraries. They are no spellings of it, but an error suggests it for them
 
     A call is judged by `bound`, `check` and `rows` once, with all clients that sent something. The function itself also gets
     fewer clients than its bound asks for, with an f of 0 then: no client can turn a valid call into an error.
@@ -90,6 +94,10 @@ class Declaration:
     bound: Bound | None = None
     check: Callable[..., None] = _any
     rows: Callable[..., int] = _as_many
+    robust: bool = True
+    source: str = ""
+    needs: str = ""
+    also_known_as: tuple[str, ...] = ()
 
 
 def declares(**facts: Any) -> Callable[[Function], Function]:

@@ -20,7 +20,7 @@ DIGITS = 12  # of proportions, after the point
 CERTAIN = 0.99  # the largest trust that FoolsGold's logit is taken of, which would be infinite at 1
 
 
-@declares(centres=False, from_zero=True, bound=Bound(2, 1))
+@declares(centres=False, from_zero=True, bound=Bound(2, 1), source="Gupta, Liu, Vaidya 2021", also_known_as=("cge",))
 def comparative_gradient_elimination(geometry: Geometry, *, f: int) -> Weights:
     """The mean of the m - f shortest updates (CGE).
 
@@ -40,7 +40,7 @@ def comparative_gradient_elimination(geometry: Geometry, *, f: int) -> Weights:
     return equal_weights(np.argsort(geometry.lengths(), kind="stable")[: m - f], m)
 
 
-@declares(centres=False, from_zero=True)
+@declares(centres=False, from_zero=True, source="Xu et al. 2022", needs="liars are less than half of the clients")
 def sign_guard(geometry: Geometry, *, shortest: float = 0.1, longest: float = 3.0, quantile: float = 0.5) -> Rescaled:
     """The mean of clients of ordinary length and ordinary signs, none longer than the median length.
 
@@ -116,7 +116,7 @@ def _apart(points: Matrix, others: Matrix) -> Matrix:
     return np.sqrt(squares).round(DIGITS)
 
 
-@declares(from_zero=True)
+@declares(from_zero=True, source="Cao et al. 2021", needs="a sound `root` (without one, as `huber`)")
 def fl_trust(geometry: Geometry, *, root: Vector | None = None) -> Rescaled | Solved:
     """The mean of the clients, each as long as the server's own update `root` and weighted by how far it points the same way.
 
@@ -145,7 +145,13 @@ def fl_trust(geometry: Geometry, *, root: Vector | None = None) -> Rescaled | So
     return Rescaled(factors, normalised(trust))
 
 
-@declares(centres=False, from_zero=True)
+@declares(
+    centres=False,
+    from_zero=True,
+    source="Fung, Yoon, Beschastnikh 2020",
+    needs="liars send copies of one update; others are not bounded",
+    robust=False,
+)
 def fools_gold(geometry: Geometry, *, confidence: float = 1.0) -> Weights:
     """The mean of the clients, each with the less weight, the more another client points the same way.
 

@@ -21,7 +21,15 @@ VANISHING = 1e-250  # typical distances. For thresholds below this, T_i/d_i coul
 LIMIT = 1e-6  # typical distances. A threshold this small stands for 0, and moves the answer by at most as much.
 
 
-@declares(centres=False, begins=lambda _, samples: Centre(normalised(samples)), accuses=True)
+@declares(
+    centres=False,
+    begins=lambda _, samples: Centre(normalised(samples)),
+    accuses=True,
+    source="McMahan et al. 2017",
+    needs="no liars",
+    also_known_as=("fedavg", "average"),
+    robust=False,
+)
 def mean(geometry: Geometry) -> Weights:
     """The mean weighted by samples. It is not robust; other rules are measured against it.
 
@@ -37,7 +45,14 @@ def mean(geometry: Geometry) -> Weights:
     return normalised(geometry.samples)
 
 
-@declares(begins=sampled_centre, certifies=True, accuses=True)
+@declares(
+    begins=sampled_centre,
+    certifies=True,
+    accuses=True,
+    source="Zhao, Yu, Wan 2024",
+    needs="liars hold less than half of the samples, and are less than half of the clients",
+    also_known_as=("huber_loss",),
+)
 def huber(
     geometry: Geometry,
     *,
@@ -71,7 +86,13 @@ def huber(
     return replace(_huber(geometry, threshold_at, tol, max_iterations, start), kappa=kappa_of(threshold_at))
 
 
-@declares(begins=sampled_centre, accuses=True)
+@declares(
+    begins=sampled_centre,
+    accuses=True,
+    source="Weiszfeld 1937; Pillutla et al. 2022",
+    needs="as `huber`",
+    also_known_as=("rfa", "geomed"),
+)
 def geometric_median(
     geometry: Geometry, *, tol: float = 1e-6, max_iterations: int = 200, start: Vector | None = None
 ) -> Solved:
@@ -130,7 +151,12 @@ def _check_batches(m: int, *, f: int | None = None, batches: int | None = None) 
         require(count <= m, "median_of_means", needs="batches <= m", m=m, batches=count, remedy=remedy)
 
 
-@declares(bound=Bound(2, 1), check=_check_batches)
+@declares(
+    bound=Bound(2, 1),
+    check=_check_batches,
+    source="Chen et al. 2017",
+    also_known_as=("gmm", "mom", "geometric_median_of_means"),
+)
 def median_of_means(
     geometry: Geometry, *, rng: np.random.Generator, f: int | None = None, batches: int | None = None
 ) -> Solved:
@@ -168,7 +194,13 @@ def median_of_means(
     )
 
 
-@declares(from_last=True, accuses=True)
+@declares(
+    from_last=True,
+    accuses=True,
+    source="Karimireddy et al. 2021",
+    needs="a sound `start` (without one, as `huber`)",
+    also_known_as=("cc", "cclip", "centred_clipping"),
+)
 def centered_clipping(
     geometry: Geometry, *, radius: float | None = None, iterations: int = 5, start: Vector | None = None
 ) -> Solved:

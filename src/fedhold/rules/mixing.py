@@ -16,7 +16,7 @@ from fedhold.rules.m_estimators import huber
 __all__ = ["adaptive_clipping", "bucketing", "clipping", "nearest_neighbour_mixing", "screen"]
 
 
-@declares(pairs=True, bound=Bound(2, 1))
+@declares(pairs=True, bound=Bound(2, 1), source="Allouah et al. 2023", also_known_as=("nnm", "nearest_neighbor_mixing"))
 def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
     """Replace each client by the mean of its m - f nearest clients, itself included.
 
@@ -45,7 +45,13 @@ def _buckets(m: int, size: int = 2) -> int:
     return -(-m // integer(size, "size", at_least=1))
 
 
-@declares(centres=False, rows=_buckets)
+@declares(
+    centres=False,
+    rows=_buckets,
+    source="Karimireddy et al. 2022",
+    needs="what the rule after it needs, of buckets",
+    also_known_as=("resampling",),
+)
 def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) -> Matrix:
     """Replace the clients by the means of random buckets.
 
@@ -67,7 +73,13 @@ def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) ->
     return mixture
 
 
-@declares(centres=False, from_zero=True, accuses=True)
+@declares(
+    centres=False,
+    from_zero=True,
+    accuses=True,
+    source="Sun et al. 2019",
+    also_known_as=("norm_clipping", "norm_bounding"),
+)
 def clipping(geometry: Geometry, *, radius: float) -> Matrix:
     """Shorten each update longer than `radius` to that length: x_i min(1, radius/|x_i|).
 
@@ -84,7 +96,13 @@ def clipping(geometry: Geometry, *, radius: float) -> Matrix:
     return _shortened(geometry.lengths(), reach)
 
 
-@declares(centres=False, from_zero=True, bound=Bound(2, 1))
+@declares(
+    centres=False,
+    from_zero=True,
+    bound=Bound(2, 1),
+    source="Allouah et al. 2025",
+    also_known_as=("arc", "adaptive_robust_clipping"),
+)
 def adaptive_clipping(geometry: Geometry, *, f: int) -> Matrix:
     """Shorten the longest updates to the length of the longest one left (ARC).
 
@@ -109,7 +127,7 @@ def _shortened(lengths: Vector, reach: float) -> Matrix:
     return np.diag(np.divide(reach, lengths, out=np.ones(len(lengths)), where=lengths > reach))
 
 
-@declares(accuses=True)
+@declares(accuses=True, source="ours, after Zhao, Yu, Wan 2024", needs="as `huber`")
 def screen(geometry: Geometry, *, beyond: float = 2.5) -> Matrix:
     """Drop obvious outliers: clients whose scaled distance sqrt(n_i) d_i is more than `beyond` times the median.
 

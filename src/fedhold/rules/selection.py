@@ -43,7 +43,7 @@ def krum_scores(squared_distances: Matrix, f: int) -> Vector:
     return scores
 
 
-@declares(pairs=True, bound=Bound(2, 3))
+@declares(pairs=True, bound=Bound(2, 3), source="Blanchard et al. 2017")
 def krum(geometry: Geometry, *, f: int) -> Weights:
     """Keep the client closest to its neighbours.
 
@@ -67,7 +67,7 @@ def _check_keep(m: int, *, f: int, keep: int | None = None) -> None:
         require(kept <= m - f, "multi_krum", needs="keep <= m - f", m=m, f=f, keep=kept, remedy="Lower keep.")
 
 
-@declares(pairs=True, bound=Bound(2, 3), check=_check_keep)
+@declares(pairs=True, bound=Bound(2, 3), check=_check_keep, source="Blanchard et al. 2017", also_known_as=("mkrum",))
 def multi_krum(geometry: Geometry, *, f: int, keep: int | None = None) -> Weights:
     """The plain mean of the clients with the smallest Krum scores.
 
@@ -90,7 +90,7 @@ def _lowest_scores(geometry: Geometry, f: int, keep: int) -> Weights:
     return equal_weights(np.argsort(scores, kind="stable")[:keep], geometry.m)
 
 
-@declares(pairs=True, bound=Bound(4, 3))
+@declares(pairs=True, bound=Bound(4, 3), source="El Mhamdi et al. 2018")
 def bulyan(geometry: Geometry, *, f: int) -> Columnwise:
     """Choose m - 2f clients by Krum, one after the other; then take the mean around the median of every column of the chosen.
 
@@ -150,7 +150,7 @@ def _one_by_one(squares: Matrix, f: int, count: int) -> NDArray[np.intp]:
     return np.array(chosen)
 
 
-@declares(pairs=True, bound=Bound(2, 1))
+@declares(pairs=True, bound=Bound(2, 1), source="Rousseeuw 1985; El Mhamdi et al. 2018", also_known_as=("mda",))
 def minimum_diameter_averaging(geometry: Geometry, *, f: int) -> Solved:
     """The mean of the m - f clients with the smallest diameter, which is the largest distance between two of them (MDA).
 
@@ -239,7 +239,7 @@ def _is_smaller(distances: Vector, others: Vector) -> bool:
     return differ.size > 0 and bool(distances[differ[0]] < others[differ[0]])
 
 
-@declares(bound=Bound(2, 1))
+@declares(bound=Bound(2, 1), source="Farhadkhani et al. 2023", needs="a sound `root` (without one, as `huber`)")
 def monna(geometry: Geometry, *, f: int, root: Vector | None = None) -> Weights:
     """The mean of the m - f clients nearest to the server's own update `root` (MoNNA: mixing with nearest neighbours).
 

@@ -42,7 +42,9 @@ TWO = 40  # clients, from which on two directions are used. Fewer clients have t
 NEGLIGIBLE = 1e-9  # median distances. A shift this short is rounding.
 
 
-@declares(pairs=True, bound=Bound(2, 1))
+@declares(
+    pairs=True, bound=Bound(2, 1), source="Diakonikolas et al. 2017", also_known_as=("filtering", "spectral_filtering")
+)
 def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
     """Take weight from the clients that stretch the covariance, until as much as 2f clients' weight is gone.
 
@@ -67,7 +69,7 @@ def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
     return normalised(weights)
 
 
-@declares(pairs=True, bound=Bound(2, 1))
+@declares(pairs=True, bound=Bound(2, 1), source="Allouah, Guerraoui, Stephan 2025", also_known_as=("caf",))
 def covariance_agnostic_filter(geometry: Geometry, *, f: int) -> Weights:
     """Take weight from the clients that stretch the covariance, and average with those weights that stretched it least (CAF).
 
@@ -145,7 +147,14 @@ def _check_sets(m: int, *, f: int) -> None:
     require(comb(m, f) <= SUBSETS, "smea", needs=f"C(m, f) <= {SUBSETS:,}, the sets it tries", m=m, f=f, remedy=remedy)
 
 
-@declares(pairs=True, bound=Bound(2, 1), check=_check_sets)
+@declares(
+    pairs=True,
+    bound=Bound(2, 1),
+    check=_check_sets,
+    source="Allouah et al. 2023",
+    needs="C(m, f) <= 100,000",
+    also_known_as=("smallest_maximum_eigenvalue_averaging",),
+)
 def smea(geometry: Geometry, *, f: int) -> Weights:
     """The mean of the m - f clients whose covariance has the smallest top eigenvalue.
 
@@ -232,6 +241,8 @@ class _LeastEigenvalue:
     begins=lambda updates, samples: sampled_centre(updates, np.ones_like(samples)),
     certifies=True,
     accuses=True,
+    source="ours, after Zhao, Yu, Wan 2024",
+    needs="liars are less than half of the clients, whatever samples they claim",
 )
 def spectral_huber(
     geometry: Geometry, *, tol: float = 1e-6, max_iterations: int = 200, start: Vector | None = None
@@ -380,7 +391,7 @@ def _check_removed(m: int, *, f: int, iterations: int = 1, filter_fraction: floa
     )
 
 
-@declares(bound=Bound(2, 1), check=_check_removed)
+@declares(bound=Bound(2, 1), check=_check_removed, source="Shejwalkar & Houmansadr 2021", also_known_as=("dnc",))
 def divide_and_conquer(
     geometry: Geometry,
     *,

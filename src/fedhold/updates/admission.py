@@ -267,7 +267,9 @@ def admit(sent: Sent, wanted: Wanted, *, around_zero: bool = False) -> Admission
         template=_most_usual([t for t, one in zip(sent.templates, fit, strict=True) if one])
         if len(sent.templates) == len(fit)
         else sent.templates[0],
-        dtypes=_most_dtypes([own for own, one in zip(sent.dtypes, fit, strict=True) if one] if several else sent.dtypes),
+        dtypes=_most_dtypes(
+            [own for own, one in zip(sent.dtypes, fit, strict=True) if one] if several else sent.dtypes
+        ),
     )
 
 
@@ -367,7 +369,11 @@ def _columns(clients: Sequence[Any]) -> list[list[Any]] | None:
         return None
     sorts = [kind(column[0]) for column in columns]
     # Bools alone have no mean. Each client is then told so.
-    return None if MASK in sorts and not any(s == "float" and count(c[0]) for s, c in zip(sorts, columns, strict=True)) else columns
+    return (
+        None
+        if MASK in sorts and not any(s == "float" and count(c[0]) for s, c in zip(sorts, columns, strict=True))
+        else columns
+    )
 
 
 def _views(column: list[Any]) -> list[Any]:
@@ -427,9 +433,7 @@ class _Walked:
         return leaves
 
 
-def _of_first(
-    update: Any, columns: list[list[Any]] | None
-) -> tuple[list[list[Leaf] | None], list[Signature | None]]:
+def _of_first(update: Any, columns: list[list[Any]] | None) -> tuple[list[list[Leaf] | None], list[Signature | None]]:
     """The arrays of the first update and their signature, which stand for all: those of all clients are alike."""
     if columns is None:
         first = [Leaf((), update)]

@@ -13,7 +13,18 @@ from numpy.typing import NDArray
 from fedhold.kernels import Block, Matrix, Vector, Weights, columns, loops, middle
 from fedhold.updates.tiles import SINGLE_ROOM, Updates
 
-__all__ = ["SURPRISE", "AllPairs", "Centre", "Columnwise", "FirstLook", "Sample", "Wanted", "column_row", "first_look", "pair_numbers"]
+__all__ = [
+    "SURPRISE",
+    "AllPairs",
+    "Centre",
+    "Columnwise",
+    "FirstLook",
+    "Sample",
+    "Wanted",
+    "column_row",
+    "first_look",
+    "pair_numbers",
+]
 
 SAMPLED = 256  # columns of a sample. Distances over this many are right to some percent.
 MAX_SAMPLED_VALUES, LEAST_SAMPLED = 2**17, 16  # Above this size a sample takes fewer columns, but at least so many.

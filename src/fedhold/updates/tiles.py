@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -77,7 +78,9 @@ class Source:
         """Copy columns start to stop of the given clients (None: all of them) to `out`."""
         if hasattr(self.rows, "dtype"):
             for low in range(start, stop, TURNED if _in_columns(self.rows) else stop - start):
-                part = self.rows[:, low : min(low + TURNED, stop)] if _in_columns(self.rows) else self.rows[:, start:stop]
+                part = (
+                    self.rows[:, low : min(low + TURNED, stop)] if _in_columns(self.rows) else self.rows[:, start:stop]
+                )
                 part = part if clients is None else part[clients]
                 out[:, low - start : low - start + part.shape[1]] = to_host(part, None)
             return
@@ -275,7 +278,8 @@ class Updates:
 
     def row(self, client: int) -> Vector:
         """One client's update."""
-        row, alone = np.empty(self.d, self.dtype), self.take(np.array([client]))
+        row: Vector = np.empty(self.d, self.dtype)
+        alone = self.take(np.array([client]))
         for span in alone.spans(TILE):
             row[span.at] = alone.tile(span)[0]
         return row
@@ -306,14 +310,17 @@ class Updates:
         No other function touches d numbers of all clients, or knows threads.
         """
         spans = self.spans(numbers)
-        written, join = np.empty(self.d if row else 0, self.dtype), join or added
+        written: Vector = np.empty(self.d if row else 0, self.dtype)
+        join = join or added
 
         def part(some: Sequence[Span]) -> Any:
             total = None
             with np.errstate(over="ignore", invalid="ignore"):  # It is set here because threads do not inherit it.
                 for span in some:
                     tile = self.tile(span)
-                    found, piece = _run(loop, tile, _place(tile, minus, span.at), [v[span.at] for v in vectors], row=row)
+                    found, piece = _run(
+                        loop, tile, _place(tile, minus, span.at), [v[span.at] for v in vectors], row=row
+                    )
                     if piece is not None:
                         written[span.at] = piece
                     total = found if total is None else join(total, found)
@@ -322,10 +329,10 @@ class Updates:
         if len(spans) == 1:
             return part(spans), written
         cuts = [len(spans) * k // PARTS for k in range(PARTS + 1)]
-        parts = [spans[low:high] for low, high in zip(cuts, cuts[1:], strict=False) if low < high]
+        parts = [spans[low:high] for low, high in pairwise(cuts) if low < high]
         return reduce(join, shared(part, parts, threads or thread_count())), written
 
-    def sum(self, loop: Callable[..., Any], *vectors: Vector, **how: Any) -> Any:
+    def sum(self, loop: Callable[..., Any], *vectors: Vector | Columns, **how: Any) -> Any:
         """The sum alone."""
         return self.read(loop, *vectors, **how)[0]
 
@@ -348,7 +355,7 @@ class Updates:
         return tile if self.mixture is None else _mixed(tile, self.mixture)
 
     def spans(self, numbers: int) -> list[Span]:
-        """The columns to read at a time: large arrays in parts of equal width, neighbouring small ones of one dtype together."""
+        """The columns to read at a time: large arrays in parts of equal width, small neighbours of one dtype together."""
         count = self.m if self.mixture is None else max(self.mixture.shape)
         if self.costly_to_read:
             numbers = STORED // thread_count() // (4 if self.dtype is np.float32 and self.mixture is None else 16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,15 +18,15 @@ from rich.table import Table as Printed
 from fedhold.errors import integer, unknown
 from fedhold.lab import (
     ANSWER,
-    Done,
     Experiment,
-    Failed,
+    News,
     Panel,
     Result,
     Store,
     Verdict,
-    in_processes,
     run_all,
+    run_tasks,
+    tell,
     write_report,
 )
 from fedhold.lab.paper import sweeps, table1, theory
@@ -35,7 +35,7 @@ from fedhold.lab.paper.figures import AUTOMATIC_T, FIGURES, METHODS, NAMES, PAPE
 from fedhold.lab.paper.readings import CHOICES, READINGS
 from fedhold.lab.paper.sentences import CLAIMS
 from fedhold.lab.paper.verdicts import Judged, by_reading, by_words, go_on, judged
-from fedhold.report import Block, Cards, Paragraph, ProgressLines, Source, Table, can_plot, print_line, save_png
+from fedhold.report import Block, Cards, Paragraph, ProgressLines, Source, Table, can_plot, print_line
 
 ABOUT: tuple[Block, ...] = (
     Source(
@@ -72,8 +72,8 @@ READING: tuple[Block, ...] = (
         "holds under one reading of what the paper leaves open, and fails under another."
     ),
     Paragraph(
-        "The metric behind a method's name, as in (krum 7.071), is its mean over the last tenth of the rounds. The legend of a "
-        "chart shows the metric of a single round instead, the last one until you point at another."
+        "The metric behind a method's name, as in (krum 7.071), is its mean over the last tenth of the rounds. The numbers "
+        "below a chart are those of single rounds instead."
     ),
 )
 
@@ -158,10 +158,11 @@ def reproduce(
         reading=READING,
         tables=[*measured, *on_readings, *on_words, *(one.table for one in illustrations)],
         panels=_panels(figures, plan, found),
-        opening={ANSWER: [block for one in illustrations for block in (Cards([one.drawing]), Paragraph(one.sentence))]},
+        opening={ANSWER: [block for one in illustrations for block in (Cards([one.chart]), Paragraph(one.sentence))]},
     )
     for one in illustrations if can_plot() else ():
-        save_png(one.drawing, path.parent / "figures" / f"{one.name}.png")
+        for suffix in ("png", "pdf"):
+            one.chart.save(path.parent / "figures" / f"{one.name}.{suffix}")
     print_line(console, f"Report: {path}")
     return path
 
@@ -236,29 +237,30 @@ def _measured(parts: Sequence[str], jobs: int, quick: bool, console: Console) ->
 
 def _measure_all(tasks: Sequence[_Measurement], jobs: int, console: Console) -> list[table1.Cell | theory.Looseness]:
     columns = (TextColumn("table1, theory: {task.completed} of {task.total} numbers"), BarColumn(None))
+    sizes = [task.size for task in tasks]
     measured, now = [], ProgressLines()
     with (
         Progress(
             *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, expand=True
         ) as progress,
-        closing(in_processes(_work, tasks, jobs)) as events,
+        closing(run_tasks(_work, tasks, jobs=jobs)) as events,
     ):
-        bar = progress.add_task("", total=sum(task.size for task in tasks))
+        bar, done = progress.add_task("", total=sum(sizes)), [0] * len(tasks)
         for event in events:
-            if isinstance(event, Failed):
-                raise RuntimeError(f"{tasks[event.task]} failed:\n{event.traceback}")
-            if isinstance(event, Done):
-                measured += event.result
+            if isinstance(event, News):
+                done[event.task] = round(event.fraction * sizes[event.task])
+            elif event.failure is not None:
+                raise RuntimeError(f"{tasks[event.task]} failed:\n{event.failure}")
             else:
-                progress.advance(bar)
-                if not console.is_terminal:
-                    now.say(
-                        f"table1, theory: {progress.tasks[0].completed:.0f} of {progress.tasks[0].total:.0f} numbers"
-                    )
+                done[event.task] = sizes[event.task]
+                measured += event.result
+            progress.update(bar, completed=sum(done))
+            if not console.is_terminal:
+                now.say(f"table1, theory: {sum(done)} of {sum(sizes)} numbers")
     return measured
 
 
-def _work(task: _Measurement, tell: Callable[[None], None]) -> list[table1.Cell | theory.Looseness]:
+def _work(task: _Measurement) -> list[table1.Cell | theory.Looseness]:
     """Measure in a worker process; tells after every number."""
     if task.rule is None:
         numbers: Iterator[table1.Cell | theory.Looseness] = theory.measure(quick=task.quick)
@@ -267,7 +269,7 @@ def _work(task: _Measurement, tell: Callable[[None], None]) -> list[table1.Cell 
     measured = []
     for number in numbers:
         measured.append(number)
-        tell(None)
+        tell(len(measured) / task.size)
     return measured
 
 

@@ -24,7 +24,7 @@ from fedhold.lab import Arena, Experiment, Result, liars
 from fedhold.lab.paper import theory
 from fedhold.lab.paper.figures import ATTACK_NAMES, AUTOMATIC_T, FOUR_ATTACKS, NAMES, PAPER_T, baseline_rules
 from fedhold.lab.paper.readings import HLMA, KA, MNIST_ROUNDS, MNIST_STEP, SYNTHESIZED_ROUNDS, SYNTHESIZED_STEP, TMA
-from fedhold.report import Axis, Chart, Curve, Drawing, Style, Table, curve, draw, number, plain_styles, rule_styles
+from fedhold.report import Axis, Chart, Curve, Style, Table, curve, number, plain_styles, rule_styles
 from fedhold.spec import DEFAULT
 from fedhold.thresholds import KAPPA
 
@@ -92,17 +92,11 @@ class Illustration:
     """A figure, with a sentence of what came out.
 
     name    of its file
-    styles  of its curves, by label
     """
 
     name: str
     chart: Chart
-    styles: Mapping[str, Style]
     sentence: str
-
-    @property
-    def drawing(self) -> Drawing:
-        return draw(self.chart, self.styles)
 
     @property
     def table(self) -> Table:
@@ -303,7 +297,7 @@ def illustrated(find: Callable[[Experiment], Result | None], effort: Effort) -> 
     found = {run: result for run in experiments(effort) if (result := find(run)) is not None}
     whole = [sweep for sweep in trained(effort) if all(run in found for run in _runs(sweep))]
     charts = {sweep.name: _chart(sweep, found) for sweep in whole}
-    return [Illustration(sweep.name, charts[sweep.name], sweep.styles, sweep.say(charts)) for sweep in whole]
+    return [Illustration(sweep.name, charts[sweep.name], sweep.say(charts)) for sweep in whole]
 
 
 def _chart(sweep: Sweep, found: Mapping[Experiment, Result]) -> Chart:
@@ -312,8 +306,11 @@ def _chart(sweep: Sweep, found: Mapping[Experiment, Result]) -> Chart:
         rows = [[_worst([found[run] for run in some], sweep.metric) for some in row] for row in line.runs.values()]
         curves.append(Curve(line.label, tuple(line.runs), np.array(rows)))
     if sweep.metric != "rmse":
-        return Chart(sweep.title, sweep.metric, tuple(curves), axis=sweep.axis)
-    return Chart(sweep.title, sweep.metric, tuple(curves), log=True, limits=(1.0, UNTRAINED), axis=sweep.axis)
+        return Chart(sweep.title, sweep.metric, tuple(curves), axis=sweep.axis, styles=sweep.styles)
+    limits = (1.0, UNTRAINED)
+    return Chart(
+        sweep.title, sweep.metric, tuple(curves), log=True, limits=limits, axis=sweep.axis, styles=sweep.styles
+    )
 
 
 def _worst(results: Sequence[Result], metric: str) -> float:
@@ -364,8 +361,9 @@ def _theorems(letter: str, values: Sequence[int], settings: Sequence[tuple[int, 
         tuple(curve(label, (), [row]) for label, row in numbers.items()),
         log=True,
         axis=Axis(letter, tuple(values), log=True),
+        styles=styles,
     )
-    return Illustration(f"sweep-{letter}", chart, styles, _say_theorems(letter, chart))
+    return Illustration(f"sweep-{letter}", chart, _say_theorems(letter, chart))
 
 
 # What came out

@@ -118,40 +118,17 @@
     const value = entry[6] || text(entry[3]) + (entry[4] < entry[5] ? ` (${text(entry[4])} to ${text(entry[5])} over seeds)` : "");
     const title = `${data.rows[entry[0]][0]}, ${data.columns[entry[1]]}${where}: ${value}` + (entry[7] === null ? "" : `; ${metric} ${entry[7]} at the end`);
     behind.replaceChildren(make("p", title, null, {class: "told"}));
-    const numbers = others.flatMap(one => one[8]).filter(one => one !== null);
-    if (!numbers.length) return;
-    const ends = numbers.slice().sort((a, b) => a - b), low = ends[0];
-    const high = Math.min(ends[ends.length - 1], 3 * ends[Math.floor(ends.length / 2)] || Infinity), span = high - low || 1;
-    const width = 640, height = 260, left = 48, right = 12, top = 16, bottom = 34;
-    const plot = document.createElementNS(svg, "svg");
-    const put = (name, attributes, text) => {
-      const element = document.createElementNS(svg, name);
-      Object.entries(attributes).forEach(([key, value]) => element.setAttribute(key, value));
-      if (text !== undefined) element.textContent = text;
-      plot.append(element);
-      return element;
-    };
-    plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    plot.setAttribute("class", "plot");
-    plot.setAttribute("role", "img");
-    plot.setAttribute("aria-label", title);
-    const last = rounds[rounds.length - 1] || 1, x = k => left + (width - left - right) * rounds[k] / last;
-    const y = one => height - bottom - (height - top - bottom) * (Math.min(one, high + .1 * span) - low) / (1.1 * span);
-    [low, (low + high) / 2, high].forEach(tick => {
-      put("path", {class: "grid", d: `M${left} ${y(tick)}H${width - right}`});
-      put("text", {x: left - 5, y: y(tick) + 4, "text-anchor": "end"}, Number(tick.toPrecision(3)));
+    if (!others.length) return;
+    const count = Math.min(rounds.length, 8), picked = [...new Set(Array.from({length: count}, (_, k) => Math.round(k * (rounds.length - 1) / Math.max(1, count - 1))))];
+    const scroll = make("div", null, behind, {class: "scroll dense"}), numbers = make("table", null, scroll), head = make("tr", null, make("thead", null, numbers));
+    [metric, ...picked.map(k => `round ${rounds[k]}`)].forEach(name => make("th", name, head, {scope: "col"}));
+    const body = make("tbody", null, numbers);
+    others.sort((a, b) => (b === entry) - (a === entry)).forEach(one => {
+      const tr = make("tr", null, body, {class: one === entry ? "chosen" : ""}), name = make("th", null, tr, {scope: "row"});
+      name.append(swatch(one[0]), data.rows[one[0]][0].replaceAll("_", "_\u200b"));
+      picked.forEach(k => make("td", one[8][k] ?? "diverged", tr, {class: "number"}));
     });
-    put("text", {x: 4, y: 11, class: "name"}, metric);
-    put("text", {x: width / 2, y: height - 4, "text-anchor": "middle"}, `round, 1 to ${last}`);
-    others.sort((a, b) => (a === entry) - (b === entry)).forEach(one => {
-      const points = one[8].map((number, k) => number === null ? null : `${x(k).toFixed(1)} ${y(number).toFixed(1)}`);
-      const [colour, dashes] = data.styles[one[0]];
-      const line = put("path", {class: `line c${colour}${one === entry ? "" : " other"}`, "stroke-dasharray": dashes, d: points.filter(Boolean).map((p, k) => (k ? "L" : "M") + p).join("")});
-      const name = document.createElementNS(svg, "title");
-      name.textContent = `${data.rows[one[0]][0]}: ${one[7] ?? "diverged"}`;
-      line.append(name);
-    });
-    behind.append(plot, make("p", `Thick: ${data.rows[entry[0]][0]}. Thin: the other rules there, in their colours; point at a line for its name.`, null, {class: "note"}));
+    behind.append(make("p", "The chosen rule on top, the others at the same place below it; a number is the mean over seeds.", null, {class: "note"}));
   }
   draw();
 }

@@ -1,129 +1,100 @@
-"""One node's reply, fetched in short steps and within limits, so that a node that stalls or sends too much costs only itself.
+"""A SuperLink, asked in short steps and within limits: what is sent to it, and one node's reply, part by part.
 
 Flower's grid fetches a reply in one call: it waits for as long as the node has announced parts that it does not send, pulls
 however many parts there are, and puts together whatever they say. A SuperLink answers each single question at once, though:
 whether there is a reply, which parts it has, and the content of one part, if it is there yet. So these questions are asked
 one by one here, and what the answers add up to is compared with the limits before the next.
+
+The names of `flwr.proto` and `flwr.supercore`, and the grid's client, are not public; they are the same in flwr 1.38 to 1.42.
+No other module may use such names, and this one is imported only where a SuperLink is met.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import Any
 
-from fedhold.flower.api import (
-    Array,
-    ConfirmMessageReceivedRequest,
-    Error,
-    Grid,
-    HttpGrid,
-    HTTPStatusError,
-    Message,
-    PullAppMessagesRequest,
-    PullObjectRequest,
+from flwr.app import Array, Error, Message
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import (
     get_object_body,
     get_object_head_values_from_object_content,
-    inflate_object_from_contents,
     iterate_object_tree,
 )
-from fedhold.flower.limits import BadReplyError, Limits, refuse_beyond
-from fedhold.report import one_line
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from httpx import HTTPStatusError
+
+from fedhold.errors import one_line
+from fedhold.transport.fetch import Step, error_reply, is_genuine, unreadable
+from fedhold.transport.limits import BadReplyError, Limits, refuse_beyond
+from fedhold.transport.salt import salt
 
 SLICE = 0.25  # seconds after which a step ends, so that others come to their turn
 SUPERLINK = 1  # Flower's id for the SuperLink, which answers itself for nodes that are gone
-UNREADABLE = 4  # Flower's code for a reply that is not to be had
-NETWORK = {"grpc", "httpcore", "httpx", "requests"}  # errors from these packages are the network's, not a reply's
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a step of a fetch came to.
+class Link:
+    """The SuperLink that the grid of a ServerApp asks.
 
-    replies   the replies that are whole
-    done      whether one of them answers the message, so that there is nothing more to wait for
-    moved     whether anything arrived; where nothing did, it is no use to ask again at once
+    grid     the grid
+    node     the ServerApp's own name on the SuperLink
+    run      the id of the run
+    ask      whether there is a reply to a message, and which objects it has
+    pull     one of these objects
+    confirm  that the reply has come, so that the SuperLink forgets it
     """
 
-    replies: list[Message] = field(default_factory=list)
-    done: bool = False
-    moved: bool = False
+    grid: Grid
+    node: Any
+    run: int
+    ask: Callable[[PullAppMessagesRequest], Any]
+    pull: Callable[[PullObjectRequest], Any]
+    confirm: Callable[[ConfirmMessageReceivedRequest], Any]
 
+    @staticmethod
+    def of(grid: Grid) -> Link:
+        """The SuperLink of a grid, by attributes that the interface of grids does not have. Several threads may ask it."""
+        own: Any = grid
+        client = own._runtime_client
+        ask, pull, confirm = client.PullMessages, client.PullObject, client.ConfirmMessageReceived
+        return Link(grid, own.node, own.run.run_id, ask, pull, confirm)
 
-class Fetch(Protocol):
-    """The fetch of the reply to one message. Steps of one fetch never run at the same time, those of several may."""
-
-    def step(self) -> Step:
-        """Go on for a short while."""
-        ...
-
-    def unfinished(self) -> list[Message]:
-        """What there is to say of a reply of which only a part has come when time is up."""
-        ...
-
-
-def fetch_from(grid: Grid, name: str, message: Message, limits: Limits) -> Fetch:
-    """The fetch that suits the grid: one with limits where a SuperLink is asked, else Flower's own.
-
-    In-memory grids, as in simulations, hold replies whole already: nothing is put together when they are fetched.
-
-    grid      the grid that the message was pushed to
-    name      the id that the grid gave the message
-    message   the message
-    limits    the most that the reply may hold
-    """
-    return LinkFetch(grid, name, message, limits) if isinstance(grid, HttpGrid) else GridFetch(grid, name, message)
-
-
-def error_reply(message: Message, reason: str) -> Message:
-    """A reply that says why there is none that can be used."""
-    return Message(Error(UNREADABLE, one_line(reason)), reply_to=message)
-
-
-def is_genuine(reply: Message, message: Message) -> bool:
-    """Whether the reply carries the secret of the message, its group id.
-
-    Errors that Flower itself replies for a node that is gone do not always know the group, and have none.
-    """
-    group = reply.metadata.group_id
-    return group == message.metadata.group_id or (not group and reply.has_error())
-
-
-class GridFetch:
-    """A fetch by the grid's own method, from which there is no telling how long it takes."""
-
-    def __init__(self, grid: Grid, name: str, message: Message) -> None:
-        self._grid, self._name, self._message = grid, name, message
-
-    def step(self) -> Step:
+    def push(self, messages: Sequence[Message]) -> list[str]:
+        """Push the messages, and return their ids; where the SuperLink refuses them, once more with salt in them."""
         try:
-            got = list(self._grid.pull_messages([self._name]))
-        except Exception as problem:  # a liar chooses the bytes, and so what the decoder raises
-            if isinstance(problem, OSError) or type(problem).__module__.partition(".")[0] in NETWORK:
-                raise
-            return Step([error_reply(self._message, _unreadable(problem))], done=True)
-        answers = (r.metadata.reply_to_message_id == self._name and is_genuine(r, self._message) for r in got)
-        return Step(got, done=any(answers), moved=bool(got))
+            return list(self.grid.push_messages(messages))
+        except HTTPStatusError as problem:
+            logging.getLogger("flwr").warning(
+                "The SuperLink refuses the messages; they are sent again with salt: %s", one_line(problem)
+            )
+            salt(messages)
+            return list(self.grid.push_messages(messages))
 
-    def unfinished(self) -> list[Message]:
-        return []
+    def fetch(self, name: str, message: Message, limits: Limits) -> LinkFetch:
+        """The fetch of the reply to a message that the SuperLink knows by this name."""
+        return LinkFetch(self, name, message, limits)
 
 
 class LinkFetch:
     """A fetch from a SuperLink, part by part.
 
-    grid      the grid of a ServerApp
+    link      the SuperLink
     name      the id of the message
     message   the message
     limits    the most that the reply may hold
     """
 
-    def __init__(self, grid: HttpGrid, name: str, message: Message, limits: Limits) -> None:
-        self._client, self._node, self._run = grid._runtime_client, grid.node, grid.run.run_id
+    def __init__(self, link: Link, name: str, message: Message, limits: Limits) -> None:
+        self._link = link
         self._name, self._message, self._limits = name, message, limits
         self._announced = ""  # the id of the reply, once there is one
         self._missing: list[str] = []
@@ -162,7 +133,7 @@ class LinkFetch:
 
     def _ask(self) -> Message | None:
         """Ask whether there is a reply, and which objects it has; an error that was replied is returned at once."""
-        answer = self._client.PullMessages(PullAppMessagesRequest(message_ids=[self._name]))
+        answer = self._link.ask(PullAppMessagesRequest(message_ids=[self._name]))
         for head, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
             if head.metadata.reply_to_message_id != self._name:
                 continue  # the SuperLink also hands out messages of users to agents
@@ -175,15 +146,13 @@ class LinkFetch:
             names = [str(part.object_id) for part in islice(iterate_object_tree(tree), most + 1)]
             if len(names) > most:
                 raise BadReplyError(f"more than {most:,} objects; so many are accepted")
-            self._missing = list(
-                dict.fromkeys(reversed(names))
-            )  # from the end, in the order in which Flower sends them
+            self._missing = list(dict.fromkeys(reversed(names)))  # pulled from the end: in the order Flower sends them
             break
         return None
 
     def _pull(self, name: str) -> bool:
         """Pull one object; False where the node has not sent it yet."""
-        answer = self._client.PullObject(PullObjectRequest(node=self._node, run_id=self._run, object_id=name))
+        answer = self._link.pull(PullObjectRequest(node=self._link.node, run_id=self._link.run, object_id=name))
         if not answer.object_found:
             raise BadReplyError("part of the reply is gone; its upload may have taken too long")
         if not answer.object_available:
@@ -201,7 +170,7 @@ class LinkFetch:
         except BadReplyError:
             raise
         except Exception as problem:  # a liar chooses the bytes, and so what the decoder raises
-            raise BadReplyError(_unreadable(problem)) from None
+            raise BadReplyError(unreadable(problem)) from None
         if not isinstance(reply, Message):
             raise BadReplyError(f"a bare {type(reply).__name__} in place of a message")
         # The SuperLink compared what the reply says beside its objects with the message; what it says inside was not.
@@ -215,10 +184,12 @@ class LinkFetch:
     def _done(self, reply: Message) -> Step:
         """The last step: let the SuperLink forget what it holds of the reply."""
         self._contents.clear()
-        request = ConfirmMessageReceivedRequest(node=self._node, run_id=self._run, message_object_id=self._announced)
+        request = ConfirmMessageReceivedRequest(
+            node=self._link.node, run_id=self._link.run, message_object_id=self._announced
+        )
         if self._announced:
             with suppress(HTTPStatusError):  # then it forgets the reply with the run
-                self._client.ConfirmMessageReceived(request)
+                self._link.confirm(request)
         return Step([reply], done=True, moved=True)
 
 
@@ -238,7 +209,3 @@ def check_inflated(contents: Mapping[str, bytes], limits: Limits) -> None:
             for i in json.loads(get_object_body(contents[name], Array))["arraychunk_ids"]:
                 total += chunks[parts[i]]
                 refuse_beyond(limits.total, total, "bytes")
-
-
-def _unreadable(problem: Exception) -> str:
-    return f"the reply could not be read: {type(problem).__name__}: {one_line(problem)}"

@@ -5,21 +5,32 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from fedhold.flower.api import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from fedhold.flower.fetch import is_genuine
-from fedhold.flower.limits import ENTRIES, KEY, NUMBERS, RECORDS, TEXT, BadReplyError, Limits, refuse_beyond
-from fedhold.flower.model import KINDS, WIDEST, Arrays, Model
-from fedhold.report import one_line
+from fedhold.errors import one_line
+from fedhold.transport.fetch import is_genuine
+from fedhold.transport.limits import (
+    MAX_ENTRIES,
+    MAX_KEY,
+    MAX_NUMBERS,
+    MAX_RECORDS,
+    MAX_TEXT,
+    BadReplyError,
+    Limits,
+    refuse_beyond,
+)
 
+Arrays = dict[str, NDArray[Any]]
+KINDS = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}  # NumPy's kinds of dtype that an array may have
+WIDEST = 8  # the most bytes of one number
 STYPE = "numpy.ndarray"  # Flower's name for the one way of writing arrays that is accepted
 REASON = 250  # characters of a reason, whatever a client's keys and dtypes add to it
 
@@ -67,7 +78,7 @@ def read_replies(
     sent: Sequence[Message],
     replies: Iterable[Message],
     *,
-    model: Model | None,
+    like: Mapping[str, NDArray[Any]] | None,
     weight_key: str,
     limits: Limits,
     no_reply: str,
@@ -76,7 +87,7 @@ def read_replies(
 
     sent        the messages of this round
     replies     what came back
-    model       the model that was sent, where arrays must come back; None in evaluation
+    like        the arrays that were sent, where such arrays must come back; None in evaluation
     weight_key  the name of the metric that holds the number of samples
     limits      the most that a reply may hold; one that holds more is rejected before any of its arrays is decoded
     no_reply    the reason for nodes from which nothing came
@@ -102,14 +113,14 @@ def read_replies(
     read = []
     for node in sorted(asked):
         if node in answers:
-            answer = _read(node, answers[node], model, weight_key, limits)
+            answer = _read(node, answers[node], like, weight_key, limits)
         else:
             answer = Reply(node, reason=remarks.pop(node, no_reply))
         read.append(replace(answer, remark=remarks[node]) if node in remarks else answer)
     return read + [Reply(node, reason=remarks[node]) for node in sorted(remarks.keys() - asked.keys())]
 
 
-def _read(node: int, reply: Message, model: Model | None, weight_key: str, limits: Limits) -> Reply:
+def _read(node: int, reply: Message, like: Mapping[str, NDArray[Any]] | None, weight_key: str, limits: Limits) -> Reply:
     """The reply of one node; the parameters are those of read_replies()."""
     if reply.has_error():
         return Reply(node, reason=f"error {reply.error.code}: {one_line(reply.error.reason or 'without a reason')}")
@@ -122,7 +133,7 @@ def _read(node: int, reply: Message, model: Model | None, weight_key: str, limit
         key = _only(content, MetricRecord)
         metrics = dict(content[key].items())
         claimed = metrics.pop(weight_key, None)
-        arrays = None if model is None else _arrays(cast(ArrayRecord, content[_only(content, ArrayRecord)]), model)
+        arrays = None if like is None else _arrays(cast(ArrayRecord, content[_only(content, ArrayRecord)]), like)
         return Reply(
             node,
             claimed=_reported(claimed),
@@ -142,14 +153,14 @@ def _check_size(content: RecordDict, limits: Limits) -> None:
 
     It stops there because a node may put one large record under many names, which is small to send and long to add up.
     """
-    refuse_beyond(RECORDS, len(content), "records")
+    refuse_beyond(MAX_RECORDS, len(content), "records")
     total = 0
     for name, record in content.items():
-        refuse_beyond(KEY, len(name), "characters in the name of a record")
-        refuse_beyond(ENTRIES + limits.arrays, len(record), "entries in a record")
+        refuse_beyond(MAX_KEY, len(name), "characters in the name of a record")
+        refuse_beyond(MAX_ENTRIES + limits.arrays, len(record), "entries in a record")
         for key, value in record.items():
             if not isinstance(value, Array):  # keys of arrays must be the model's, however long these are
-                refuse_beyond(KEY, len(key), "characters in a key")
+                refuse_beyond(MAX_KEY, len(key), "characters in a key")
             total += len(key) + (len(value.data) if isinstance(value, Array) else _size(value))
             refuse_beyond(limits.total, total, "bytes")
 
@@ -157,10 +168,10 @@ def _check_size(content: RecordDict, limits: Limits) -> None:
 def _size(value: object) -> int:
     """About how many bytes an entry of a metric or config record has."""
     if isinstance(value, list):
-        refuse_beyond(NUMBERS, len(value), "numbers in a list")
+        refuse_beyond(MAX_NUMBERS, len(value), "numbers in a list")
         return sum(map(_size, value)) if value and isinstance(value[0], str | bytes) else 8 * len(value)
     if isinstance(value, str):
-        refuse_beyond(TEXT, len(value), "characters in a text")
+        refuse_beyond(MAX_TEXT, len(value), "characters in a text")
     return len(value) if isinstance(value, str | bytes) else 8
 
 
@@ -190,15 +201,15 @@ def _reported(claimed: object) -> float | str | None:
     return one_line(str(claimed[:20]) if isinstance(claimed, list) else str(claimed))
 
 
-def _arrays(record: ArrayRecord, model: Model) -> Arrays:
-    """The arrays of a record that has the keys, shapes and kinds of dtype of the model."""
-    for key in model.arrays:
+def _arrays(record: ArrayRecord, like: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The arrays of a record that has the same keys, shapes and kinds of dtype."""
+    for key in like:
         if key not in record:
             raise BadReplyError(f"misses array {one_line(repr(key))}")
     for key in record:
-        if key not in model.arrays:
+        if key not in like:
             raise BadReplyError(f"has an extra array {one_line(repr(key))}")
-    return {key: _array(record[key], array, _shown(key)) for key, array in model.arrays.items()}
+    return {key: _array(record[key], array, _shown(key)) for key, array in like.items()}
 
 
 @lru_cache(maxsize=1024)
@@ -236,7 +247,19 @@ def _array(sent: Array, like: NDArray[Any], name: str) -> NDArray[Any]:
     array = np.frombuffer(sent.data, dtype, offset=header.length)
     if dtype.itemsize > like.dtype.itemsize and (np.isfinite(array) & (np.abs(array) > np.finfo(like.dtype).max)).any():
         raise BadReplyError(f"array {name} has numbers beyond {like.dtype}")
+    if flaw := flaw_of(array):
+        raise BadReplyError(f"array {name} has {flaw}")
     return array.reshape(shape, order="F" if header.fortran else "C")
+
+
+def flaw_of(array: NDArray[Any]) -> str | None:
+    """What is wrong with bools whose bytes come from outside; None where nothing is, and for other dtypes.
+
+    NumPy and torch write no byte but 0 and 1, and what their functions make of any other byte is not defined.
+    """
+    if array.dtype.kind == "b" and (array.view(np.uint8) > 1).any():
+        return "bytes other than 0 and 1 among its bools"
+    return None
 
 
 def _header(data: bytes, name: str) -> _Header:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -10,12 +11,13 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
 
-from fedhold.flower.api import Grid, HttpGrid, HTTPStatusError, Message, flower_log
-from fedhold.flower.fetch import Fetch, Step, error_reply, fetch_from
-from fedhold.flower.limits import Limits
-from fedhold.flower.salt import salt
-from fedhold.report import one_line
+from fedhold.transport.fetch import Fetch, GridFetch, Step, error_reply, link_of
+from fedhold.transport.limits import Limits
+
+log = logging.getLogger("flwr")  # our lines appear among Flower's own
 
 POLL = 1.0  # seconds between two questions to the grid about its nodes
 LOG_EVERY = 10.0  # seconds between two lines in the log while nodes are missing
@@ -53,7 +55,7 @@ def wait_for_nodes(grid: Grid, *, fraction: float, least: int, available: int, w
                 f"{len(nodes)} after waiting {wait:g} s. Start more SuperNodes, lower min_available_nodes, or raise wait."
             )
         if waited >= logged + LOG_EVERY:
-            flower_log.info("Waiting for nodes: %d of %d are there, %.0f s left.", len(nodes), needed, wait - waited)
+            log.info("Waiting for nodes: %d of %d are there, %.0f s left.", len(nodes), needed, wait - waited)
             logged = waited
         time.sleep(min(POLL, wait - waited))
 
@@ -85,27 +87,22 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout: float, limits: Li
         return []
     for message in messages:
         message.metadata.group_id = f"{message.metadata.group_id}{secrets.token_hex(16)}"
-    ids = _push(grid, messages)
+    link = link_of(grid)
+    ids = list(grid.push_messages(messages)) if link is None else link.push(messages)
     ids += [""] * (len(messages) - len(ids))
     asked = list(zip(ids, messages, strict=True))
-    fetches = [fetch_from(grid, str(name), message, limits) for name, message in asked if name]
+    fetches: list[Fetch] = [
+        GridFetch(grid, name, message) if link is None else link.fetch(name, message, limits)
+        for name, message in asked
+        if name
+    ]
     undelivered = [error_reply(message, "the message could not be delivered") for name, message in asked if not name]
-    # Flower's grid is made for several threads; of others it is not known, so that theirs wait for each other if they can.
-    return undelivered + _collect(fetches, timeout, WORKERS if isinstance(grid, HttpGrid) else 1)
-
-
-def _push(grid: Grid, messages: Sequence[Message]) -> list[str]:
-    """Push the messages, and return their ids; where the SuperLink refuses them, once more with salt in them."""
-    try:
-        return list(grid.push_messages(messages))
-    except HTTPStatusError as problem:
-        flower_log.warning("The SuperLink refuses the messages; they are sent again with salt: %s", one_line(problem))
-        salt(messages)
-        return list(grid.push_messages(messages))
+    # Flower's client of a SuperLink is made for several threads. Of other grids that is not known, so steps take turns.
+    return undelivered + _collect(fetches, timeout, 1 if link is None else WORKERS)
 
 
 @dataclass(eq=False)
-class _Open:
+class _Pending:
     """A fetch that has not come to its end.
 
     fetch   the fetch
@@ -128,8 +125,8 @@ def _collect(fetches: Sequence[Fetch], timeout: float, workers: int) -> list[Mes
     """
     began = time.monotonic()
     end = began + timeout
-    left, given_up = [_Open(fetch, began) for fetch in fetches], list[_Open]()
-    ended: SimpleQueue[tuple[_Open, Step | BaseException]] = SimpleQueue()
+    left, given_up = [_Pending(fetch, began) for fetch in fetches], list[_Pending]()
+    ended: SimpleQueue[tuple[_Pending, Step | BaseException]] = SimpleQueue()
     replies: list[Message] = []
     while left:
         now = time.monotonic()
@@ -164,7 +161,7 @@ def _collect(fetches: Sequence[Fetch], timeout: float, workers: int) -> list[Mes
     return replies + [reply for one in given_up + left for reply in one.fetch.unfinished()]
 
 
-def _run(one: _Open, ended: SimpleQueue[tuple[_Open, Step | BaseException]]) -> None:
+def _run(one: _Pending, ended: SimpleQueue[tuple[_Pending, Step | BaseException]]) -> None:
     """Do a step, and hand over what it came to, errors too: they are for the thread that waits."""
     try:
         outcome: Step | BaseException = one.fetch.step()

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from fedhold.bench.inputs import FirstCall, InputTimes
-from fedhold.bench.machine import Machine, busy
-from fedhold.bench.plan import Results
-from fedhold.bench.round import FASTER_TARGET, FailedRound, RoundTimes
-from fedhold.bench.timing import OURS, SLOPE_TARGET, YARDSTICK, Growth, Row, Shape, last_slope
+from bench.inputs import FirstCall, InputTimes
+from bench.machine import Machine, busy
+from bench.plan import Results
+from bench.round import FASTER_TARGET, FailedRound, RoundTimes
+from bench.timing import OURS, SLOPE_TARGET, YARDSTICK, Growth, Row, Shape, last_slope
 from fedhold.report import print_table, table_of
 
 TITLES = {

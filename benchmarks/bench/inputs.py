@@ -19,8 +19,8 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from bench.timing import Array, Watch
 from fedhold.aggregation import aggregate
-from fedhold.bench.timing import Array, Watch
 from fedhold.kernels import numba_version
 
 RULES = ("mean", "huber", "median", "krum")

@@ -14,9 +14,9 @@ from typing import Any, Literal, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.machine import available_memory, readable
+from bench.reference import PULLS, gram, off_by, solve
 from fedhold.aggregation import Aggregation, aggregate
-from fedhold.bench.machine import available_memory, readable
-from fedhold.bench.reference import PULLS, gram, off_by, solve
 from fedhold.errors import InfeasibleError
 from fedhold.kernels import Floats, worth_compiling
 

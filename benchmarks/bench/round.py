@@ -12,8 +12,8 @@ from typing import Any, NotRequired, TypedDict, final
 
 import numpy as np
 
+from bench.timing import OURS, Watch
 from fedhold.aggregation import aggregate
-from fedhold.bench.timing import OURS, Watch
 from fedhold.kernels import Floats
 from fedhold.lab import DataError, Knowledge, Purpose, Scenario, chance, prepare, sign_flip
 from fedhold.lab.paper import CLIENTS, MNIST_STEP

@@ -1,13 +1,13 @@
 """Our own rules, timed: as multiples of the mean of the same array, with the error of the rules that iterate.
 
 In: a `Plan`, which may bring along rules of other libraries to be timed in turns with ours (benchmarks/peers does).
-Out: `Results`, as JSON and as tables. Imports: whatever the library offers, the laboratory included; not the command line.
+Out: `Results`, as JSON and as tables. Imports: whatever the library offers, the laboratory included.
 """
 
-from fedhold.bench.machine import Machine, busy, readable
-from fedhold.bench.plan import SHAPES, Peers, Plan, Results, measure_all, read_results, write_results
-from fedhold.bench.round import FASTER_TARGET, LIARS, FailedRound, RoundPeer, RoundTimes, TimedRound, timed
-from fedhold.bench.tables import (
+from bench.machine import Machine, busy, readable
+from bench.plan import SHAPES, Peers, Plan, Results, measure_all, read_results, write_results
+from bench.round import FASTER_TARGET, LIARS, FailedRound, RoundPeer, RoundTimes, TimedRound, timed
+from bench.tables import (
     best_of,
     cell,
     first_call_cells,
@@ -19,7 +19,7 @@ from fedhold.bench.tables import (
     rules_of,
     title,
 )
-from fedhold.bench.timing import (
+from bench.timing import (
     OURS,
     OWN,
     OWN_STOPS,

@@ -13,10 +13,10 @@ from typing import NotRequired, TypedDict
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from fedhold.bench.inputs import FirstCall, InputTimes, measure_first_calls, measure_inputs
-from fedhold.bench.machine import Machine, describe, load
-from fedhold.bench.round import FailedRound, RoundPeer, RoundTimes, measure_round
-from fedhold.bench.timing import OWN, Contender, Growth, Shape, measure_growth, measure_shape
+from bench.inputs import FirstCall, InputTimes, measure_first_calls, measure_inputs
+from bench.machine import Machine, describe, load
+from bench.round import FailedRound, RoundPeer, RoundTimes, measure_round
+from bench.timing import OWN, Contender, Growth, Shape, measure_growth, measure_shape
 from fedhold.errors import integer, positive, unknown
 from fedhold.report import ProgressLines
 from fedhold.storage import write_whole
@@ -211,6 +211,6 @@ def read_results(path: Path) -> Results:
             raise ValueError("something is missing in it")
     except (OSError, ValueError) as problem:
         raise ValueError(
-            f"{path} is no result of a benchmark: {problem}. Write one with fedhold bench --json."
+            f"{path} is no result of a benchmark: {problem}. Write one with python benchmarks/bench --json."
         ) from None
     return results

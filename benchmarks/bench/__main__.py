@@ -1,14 +1,16 @@
-"""fedhold bench: our own rules, timed."""
+"""python benchmarks/bench: our own rules, timed, as multiples of X.mean(0)."""
 
-from __future__ import annotations
-
+import sys
 from pathlib import Path
 from typing import Annotated
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from rich.console import Console
 
+from bench import Plan, Results, measure_all, print_results, read_results, write_results
 from fedhold.cli.errors import usage_errors
-from fedhold.cli.parameters import Option
+from fedhold.cli.parameters import Option, command
 from fedhold.report import print_line
 
 # The options that `python benchmarks/peers` has, too.
@@ -38,11 +40,9 @@ def bench(
 ) -> None:
     """The speed of fedhold's rules in multiples of X.mean(0), and the error of those that iterate.
 
-    For a comparison with ByzFL, Flower, geom-median and torchjd, with a chart and a document, run `make bench` or
-    `python benchmarks/peers` in a checkout of fedhold.
+    For a comparison with ByzFL, Flower, geom-median and torchjd, with a chart and a document, run `make bench`, which is
+    `python benchmarks/peers`.
     """
-    from fedhold.bench import Plan, Results, measure_all, print_results, read_results, write_results
-
     console = Console(highlight=False)
 
     def write_json(results: Results) -> None:
@@ -59,3 +59,9 @@ def bench(
         write_json(results)
     if json is not None:
         print_line(console, f"json: {json}")
+
+
+app = command(bench, "bench")
+
+if __name__ == "__main__":
+    app(prog_name="python benchmarks/bench")
