@@ -3,7 +3,8 @@
     python benchmarks/frozen.py record FILE      make the table with the library as it is
     python benchmarks/frozen.py compare FILE     what differs from the table
 
-Every rule and mixing meets every kind of input: offsets, all dtypes, numbers that cannot be squared or are not finite, ties, copies, lines, few clients, unequal samples, dicts with counters, files, Dask.
+Every rule and mixing meets every kind of input: offsets, all dtypes, numbers that cannot be squared or are not finite, ties,
+copies, lines, few clients, unequal samples, dicts with counters, files, Dask.
 """
 
 from __future__ import annotations

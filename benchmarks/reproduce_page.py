@@ -43,7 +43,7 @@ from fedhold.lab.paper import (
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "reproduce.json"
 DIGITS = 6  # of a metric: an accuracy on 10,000 images has four
-VERSIONS = ("fedhold", "python", "numpy", "numba")
+VERSIONS = ("fedhold", "python", "numpy")
 COLOURS = 192  # of the figures: small in a repository
 OUTCOMES = ("holds", "depends", "fails", "undecided")
 # Red and solid, blue and dotted, orange and purple and dashed: as section 7.1 describes the paper's curves. The rest is ours.

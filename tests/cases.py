@@ -2,8 +2,6 @@
 
 import inspect
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,12 +67,6 @@ def honest_updates(m: int = M - F, d: int = 40, *, seed: int = 0, dtype: type = 
 def with_liars(lies: np.ndarray, honest: np.ndarray) -> np.ndarray:
     """The lies in front of the honest updates: where a rule breaks ties to the lower index, it meets a liar there."""
     return np.concatenate([np.asarray(lies, dtype=honest.dtype), honest])
-
-
-def run_without_numba(*lines: str) -> list[str]:
-    """The words that these lines print in a process of its own, where numba is not to be had."""
-    script = "\n".join(["import sys; sys.modules['numba'] = None", *lines])
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
 
 def error(value: np.ndarray, honest: np.ndarray) -> float:

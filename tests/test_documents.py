@@ -201,7 +201,7 @@ def test_the_scanner_finds(text):
     "text",
     [
         "pip install .             # NumPy, array-api-compat, click, rich",
-        "pip install '.[fast]'     # and numba",
+        "pip install '.[data]'     # and pooch",
         "From a checkout: pip install '.[flower]'. If your flwr is newer, install an older one.",
         "pip install --quiet --editable '.[dev]'",
         "pip install -e . && fedhold demo",
@@ -209,7 +209,7 @@ def test_the_scanner_finds(text):
         "pip install 'dist/fedhold-0.1.0-py3-none-any.whl[flower]'",
         "pip install fedhold-*.whl",
         "that needs matplotlib: pip install matplotlib",
-        "pip install 'numba>=0.61', or go on without.",
+        "pip install 'pooch>=1.8', or go on without.",
         "pip install {}",
         "pip install '.[dask]' distributed    # here, and fedhold on every worker",
         "fedhold demo; import fedhold; fedhold.flower",

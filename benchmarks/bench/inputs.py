@@ -7,10 +7,8 @@ and a sum of the clients' arrays, layer by layer, for dicts. A call before the f
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,6 @@ import numpy as np
 
 from bench.timing import Array, Watch
 from fedhold.aggregation import aggregate
-from fedhold.kernels import numba_version
 
 RULES = ("mean", "huber", "median", "krum")
 PASSES = ("mean", "huber", "median")  # those that show what reading costs
@@ -45,18 +42,11 @@ class InputTimes(TypedDict):
 
 
 class FirstCall(TypedDict):
-    """The seconds that the first call of a process takes, the import of numba included, for 100 x 50,000 numbers.
-
-    cold     with an empty cache of compiled code; None without numba
-    warm     with compiled code on disk; None without numba
-    without  where numba is not installed
-    """
+    """The seconds that the first call of a process takes, for 100 x 50,000 numbers."""
 
     rule: str
     dtype: str
-    cold: float | None
-    warm: float | None
-    without: float
+    seconds: float
 
 
 COUNTER = "num_batches_tracked"  # how torch names the integer that a layer of batch normalisation counts in
@@ -230,8 +220,6 @@ def _has_torch() -> bool:
 
 FIRST_CALL = """
 import sys, time
-if "without" in sys.argv:
-    sys.modules["numba"] = None
 import numpy, fedhold
 X = numpy.random.default_rng(0).standard_normal((100, 50_000), numpy.float32).astype(sys.argv[2])
 begun = time.perf_counter()
@@ -243,23 +231,17 @@ print(time.perf_counter() - begun)
 def measure_first_calls(
     *, watch: Watch, rules: Sequence[str] = ("huber", "spectral_huber", "median"), dtypes: Sequence[str] = ("float32",)
 ) -> list[FirstCall]:
-    """The first call of new processes: with an empty cache of compiled code, with a full one, and without numba."""
+    """The first call of new processes."""
     rows: list[FirstCall] = []
     for rule, dtype in ((rule, dtype) for rule in rules for dtype in dtypes):
         watch(f"the first call: {rule}, {dtype}")
-        cold, warm = None, None
-        with tempfile.TemporaryDirectory() as cache:
-            if numba_version() != "none":
-                cold, warm = (_first_call(rule, dtype, NUMBA_CACHE_DIR=cache) for _ in range(2))
-        without = _first_call(rule, dtype, "without")
-        rows.append({"rule": rule, "dtype": dtype, "cold": cold, "warm": warm, "without": without})
+        rows.append({"rule": rule, "dtype": dtype, "seconds": _first_call(rule, dtype)})
     return rows
 
 
-def _first_call(*words: str, **environment: str) -> float:
+def _first_call(*words: str) -> float:
     run = subprocess.run(
         [sys.executable, "-c", FIRST_CALL, *words],
-        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=True,

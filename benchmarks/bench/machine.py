@@ -13,7 +13,7 @@ from typing import TypedDict
 from fedhold import __version__
 
 THREAD_SETTINGS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "FEDHOLD_THREADS")
-PACKAGES = ("numpy", "numba")
+PACKAGES = ("numpy",)
 QUIET = 0.5  # the load below which other work is not worth a warning
 
 Machine = TypedDict(
@@ -33,7 +33,7 @@ Machine = TypedDict(
 def describe(packages: Iterable[str] = ()) -> Machine:
     """Everything that the figures depend on besides the code.
 
-    packages  names of distributions whose versions are listed after fedhold, NumPy and numba, where they are installed
+    packages  names of distributions whose versions are listed after fedhold and NumPy, where they are installed
     """
     memory = available_memory()
     torch = sys.modules.get("torch")

@@ -77,12 +77,8 @@ def input_cells(rows: Sequence[InputTimes]) -> tuple[list[str], list[list[str]]]
 
 def first_call_cells(rows: Sequence[FirstCall]) -> tuple[list[str], list[list[str]]]:
     """The head of a table of first calls, and its lines."""
-    head = ["seconds of the first call", "empty cache", "full cache", "without numba"]
-    lines = []
-    for row in rows:
-        times = (row["cold"], row["warm"], row["without"])
-        lines.append([f"{row['rule']}, {row['dtype']}", *("-" if time is None else f"{time:.2f}" for time in times)])
-    return head, lines
+    lines = [[f"{row['rule']}, {row['dtype']}", f"{row['seconds']:.2f}"] for row in rows]
+    return ["the first call", "seconds"], lines
 
 
 def best_of(shape: Shape, rule: str) -> str:

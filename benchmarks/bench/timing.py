@@ -6,7 +6,6 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NotRequired, TypedDict
@@ -17,8 +16,7 @@ from numpy.typing import NDArray
 from bench.machine import available_memory, readable
 from bench.reference import PULLS, gram, off_by, solve
 from fedhold.aggregation import Aggregation, aggregate
-from fedhold.errors import InfeasibleError
-from fedhold.kernels import Floats, worth_compiling
+from fedhold.kernels import Floats
 
 OURS = "fedhold"
 YARDSTICK = "X.mean(0)"  # all times are given as multiples of this call's
@@ -176,11 +174,6 @@ def measure(
     reference  whether the error of the rules that iterate is measured as well
     """
     runners = [_Runner(contender, X) for contender in _contenders(rules, peers)]
-    if worth_compiling(X.size, ordering=True):
-        for rule in rules:
-            watch(f"{rule}, once for the compiler")
-            with suppress(InfeasibleError):  # Its row will say so.
-                OWN[rule](X, liars(len(X)))
     for turn in range(repeat):
         for runner in runners:
             watch(f"{runner.contender.rule}, {runner.contender.library}, turn {turn + 1}")

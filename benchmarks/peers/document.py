@@ -52,8 +52,7 @@ should cost little more than in one matrix.
 FIRST_CALLS = """
 ### The first call of a process
 
-Seconds for 100 x 50,000 numbers in a new process, the import of numba included: with nothing compiled yet, with compiled code
-on disk, and where numba is not installed. `fedhold.warm_up()` does ahead what the first column waits for.
+Seconds for 100 x 50,000 numbers in a new process, after its imports.
 """
 
 BESIDE = """
