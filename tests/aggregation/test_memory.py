@@ -57,7 +57,7 @@ def test_few_clients_in_half_precision_cost_a_few_updates(dtype, m, offset, monk
         tracemalloc.start()
         try:
             result = aggregate(X, rule)
-            assert tracemalloc.get_traced_memory()[1] < 7 * update, rule
+            assert tracemalloc.get_traced_memory()[1] < 8 * update, rule
             assert tracemalloc.get_traced_memory()[0] < 5.2 * update, rule
             _ = result.certificate
             assert tracemalloc.get_traced_memory()[1] < 10 * update, rule
@@ -74,6 +74,6 @@ def test_no_copy_of_the_input(forms, rule, form):
         result = aggregate(forms[form], rule)
         if rule in ("huber", "spectral_huber"):
             assert 0 < result.certificate.radius(F) < np.inf
-        assert tracemalloc.get_traced_memory()[1] < QUARTER + 10 * PAIRS
+        assert tracemalloc.get_traced_memory()[1] < QUARTER + 12 * PAIRS
     finally:
         tracemalloc.stop()

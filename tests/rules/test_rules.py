@@ -276,7 +276,7 @@ def test_mixings():
 
 
 def test_buckets_of_more_columns_than_are_mixed_at_a_time():
-    X = clients(31, 20_000).astype(np.float32)
+    X = clients(31, 80_000).astype(np.float32)
     assert X.size > 2 * TILE
     order = np.random.default_rng(8).permutation(31)
     buckets = np.array([X[order[a : a + 2]].astype(np.float64).mean(axis=0) for a in range(0, 31, 2)])

@@ -14,7 +14,8 @@ RULES = {"mean": {}, "huber": {}, "spectral_huber": {}, "median": {}, "trimmed_m
 def large(monkeypatch):
     """All that is done for data of many millions of numbers, done for less."""
     monkeypatch.setattr("fedhold.updates.admission.LITTLE", 0)
-    monkeypatch.setattr(tiles, "GATHERED", 2**16)
+    monkeypatch.setattr(tiles, "TILE", 2**16)
+    monkeypatch.setattr(tiles, "SMALL", 2**16)
 
 
 def as_dicts(X):
@@ -136,7 +137,7 @@ def test_odd_layouts_are_copied_a_part_at_a_time(monkeypatch):
 
 
 def test_small_arrays_among_large_ones_are_copied_to_one(monkeypatch):
-    monkeypatch.setattr("fedhold.updates.admission.TILE", M * 100)
+    monkeypatch.setattr("fedhold.updates.admission.SMALL", M * 100)
     X = (np.random.default_rng(2).standard_normal((M, D)) + 3).astype(np.float32)
     ends = {"a": 60, "b": 90, "c": D - 50, "d": D}  # a and b are small, c is large, d is small
     starts = dict(zip(ends, [0, *ends.values()], strict=False))

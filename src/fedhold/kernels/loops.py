@@ -1,6 +1,9 @@
 """Loops over the columns of one tile. Each is a pure function: it returns sums in float64, or sums and a piece of a row.
 
 A tile holds some columns of all clients, as an (m, w) array of float32 or float64. A reference may have been subtracted.
+
+Threads share the tiles, so loops must release the interpreter lock. NumPy's `matmul` and `vecdot` do so where they make more
+than 500 numbers, which is why sums over columns are made in runs: a number for every row and run.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ __all__ = [
     "weighted",
 ]
 
-RUN = 1024  # squares or products added up in the tile's own precision before float64 takes over
+RUN = 1024  # products of pairs added up in the tile's own precision before float64 takes over
+SQUARES = 256  # the same for squares: a tile has enough runs for vecdot to release the interpreter lock
+ALONE = 2**18  # numbers of a tile that one thread reads faster than several would share it
 SQUARE_RUN = 32  # the same, for squares that a proof relies on
 PRODUCTS = 2**18  # products of pairs that wait to be added up
 
@@ -85,12 +90,13 @@ class Signs(NamedTuple):
 
 
 def squares(tile: Block) -> Vector:
-    """|X_i|^2 of every row, in runs of RUN."""
+    """|X_i|^2 of every row, in runs of columns."""
     m, width = tile.shape
-    whole = width - width % RUN
+    run = SQUARES if tile.size > ALONE else RUN
+    whole = width - width % run
     found: Vector = np.vecdot(tile[:, whole:], tile[:, whole:]).astype(np.float64)
     if whole:
-        runs = tile[:, :whole].reshape(m, -1, RUN)
+        runs = tile[:, :whole].reshape(m, -1, run)
         found += np.vecdot(runs, runs).sum(axis=1, dtype=np.float64)
     return found
 
@@ -119,7 +125,7 @@ def weighted(tile: Block, *, weights: Vector) -> Block:
 def products(tile: Block, *, weights: Vector) -> tuple[Products, Block]:
     """The products of every row with weights @ X, which is the piece of a row."""
     row = weighted(tile, weights=weights)
-    return Products(None, (tile @ row).astype(np.float64), _square(row)), row
+    return Products(None, along(tile, row), _square(row)), row
 
 
 def looked(tile: Block, *, weights: Vector) -> tuple[Products, Block]:
@@ -132,8 +138,7 @@ def looked(tile: Block, *, weights: Vector) -> tuple[Products, Block]:
 
 def along(tile: Block, place: Block) -> Vector:
     """The products of every row with a place."""
-    found: Vector = (tile @ place.astype(tile.dtype)).astype(np.float64)
-    return found
+    return _along(tile, place.astype(tile.dtype)[:, None])[:, 0]
 
 
 def centred_squares(tile: Block, *, weights: Vector, pulls: Vector | None = None) -> tuple[Force, Block]:
@@ -146,8 +151,7 @@ def centred_squares(tile: Block, *, weights: Vector, pulls: Vector | None = None
 
 def images(tile: Block, *, columns: Matrix) -> Matrix:
     """<X_i, v> of every row with every vector v of columns.T @ X, one column for each."""
-    found: Matrix = (tile @ (columns.T.astype(tile.dtype) @ tile).T).astype(np.float64)
-    return found
+    return _along(tile, (columns.T.astype(tile.dtype) @ tile).T)
 
 
 def some_pairs(tile: Block, *, clients: NDArray[np.intp]) -> Matrix:
@@ -183,9 +187,22 @@ def residual_pairs(tile: Block, *, pulls: Vector) -> Pairs:
     return Pairs(pairs(tile), lengths, _square(force))
 
 
+def _along(tile: Block, vectors: Block) -> Matrix:
+    """The products of every row with some vectors, one column for each, in runs of RUN where threads share large data."""
+    if tile.size <= ALONE:
+        return (tile @ vectors).astype(np.float64)
+    found, start = np.zeros((len(tile), vectors.shape[1])), 0
+    for runs in _runs(tile, RUN):
+        count, _, length = runs.shape
+        parts = vectors[start : start + count * length].reshape(count, length, -1)
+        found += np.matmul(runs, parts).sum(axis=0, dtype=np.float64)
+        start += count * length
+    return found
+
+
 def _square(row: Block) -> float:
-    """|row|^2, in runs of RUN."""
-    return float(squares(row[None])[0])
+    """|row|^2."""
+    return float(row.dot(row))
 
 
 def _runs(tile: Block, length: int) -> Iterator[Block]:

@@ -32,9 +32,10 @@ from fedhold.kernels import (
     unscaled,
 )
 from fedhold.updates.counters import Counters
+from fedhold.updates.files import StoredArray
 from fedhold.updates.first import Centre, Columnwise, FirstLook, Wanted, first_look
 from fedhold.updates.structure import Leaf, Path, Signature, count, describe, flatten, form, rebuild, signature
-from fedhold.updates.tiles import DOUBLE_ROOM, TILE, Source, Updates, exponents_of
+from fedhold.updates.tiles import DOUBLE_ROOM, SMALL, Source, Updates, axes_in_memory, exponents_of, read_dtype
 
 __all__ = ["Admission", "Sent", "admit", "gather"]
 
@@ -556,28 +557,32 @@ def _sources(updates: Any, sound: NDArray[np.intp]) -> tuple[Source, ...]:
 
 def _sources_of(columns: list[list[Any]]) -> tuple[Source, ...]:
     """One source per array of the model, or for neighbouring small ones, given each array for all clients."""
-    found = [Source.of(column, count(column[0])) for column in columns]
-    small, sources = _small(found, len(columns[0])), list[Source]()
-    for (together, dtype), group in groupby(range(len(found)), lambda k: (small[k], found[k].dtype)):
+    sizes, sources = [count(column[0]) for column in columns], list[Source]()
+    small, dtypes = _small(columns, sizes), [read_dtype(column) for column in columns]
+    for (together, dtype), group in groupby(range(len(columns)), lambda k: (small[k], dtypes[k])):
         keys = list(group)
-        sources += [_joined(columns[keys[0] : keys[-1] + 1], dtype)] if together else [found[k] for k in keys]
+        if together:
+            sources.append(_joined(columns[keys[0] : keys[-1] + 1], dtype))
+        else:
+            sources += [Source.of(columns[k], sizes[k]) for k in keys]
     return tuple(sources)
 
 
-def _small(sources: list[Source], m: int) -> list[bool]:
+def _small(columns: list[list[Any]], sizes: list[int]) -> list[bool]:
     """Which arrays are copied to one with their neighbours: passes over many small arrays would take longer than the copy.
 
     All of them where there are few numbers; otherwise those that stay in cache, if they are few beside the others.
     """
-    numbers = m * sum(source.size for source in sources)
-    if any(source.is_stored for source in sources):
-        return [False] * len(sources)
+    m, numbers = len(columns[0]), len(columns[0]) * sum(sizes)
+    if any(isinstance(column[0], StoredArray) for column in columns):
+        return [False] * len(columns)
     if numbers <= LITTLE:
-        return [True] * len(sources)
-    small = [m * source.size <= TILE for source in sources]
-    copied = m * sum(source.size for source, one in zip(sources, small, strict=True) if one)
-    in_order = all(source.axes is None for source in sources)
-    return small if in_order and copied <= numbers // PART else [False] * len(sources)
+        return [True] * len(columns)
+    small = [m * size <= SMALL for size in sizes]
+    copied = m * sum(size for size, one in zip(sizes, small, strict=True) if one)
+    # A source of several arrays has no order of axes, and then none of the others may have one.
+    as_they_come = all(one or axes_in_memory(column) is None for column, one in zip(columns, small, strict=True))
+    return small if as_they_come and copied <= numbers // PART else [False] * len(columns)
 
 
 def _joined(columns: list[list[Any]], dtype: type[np.float32] | type[np.float64]) -> Source:

@@ -31,8 +31,7 @@ MAX_SAMPLED_VALUES, LEAST_SAMPLED = 2**17, 16  # Above this size a sample takes 
 FEWER_SAMPLED = 64  # columns of a sample that only chooses the reference
 NEAR = 2  # An origin within this many times the clients' distances to their median costs no digits that matter.
 SURPRISE = 10  # Clients this many times farther apart than in the sample have moved in other columns.
-COLUMNS = 2**18  # numbers of a tile for column rules
-PAIRED = 2**19  # numbers of a tile for products of all pairs
+PAIRED = 2**19  # numbers of a tile for products of all pairs, whose results take memory, too
 
 
 # What a rule may ask of the first pass.
@@ -208,13 +207,13 @@ def column_row(updates: Updates, rule: Columnwise) -> tuple[Vector, Vector]:
         row = row_of(tile if chosen is None else tile[chosen])
         return loops.squares(tile - row.astype(tile.dtype)), row
 
-    squares, row = updates.read(loop, numbers=COLUMNS, row=True)
+    squares, row = updates.read(loop, row=True)
     return row, squares
 
 
 def pair_numbers(m: int) -> int:
-    """How many numbers a tile has for products of all pairs: at least a run of columns."""
-    return max(PAIRED, m * loops.RUN)
+    """How many numbers a tile has for products of all pairs: at least two runs of columns."""
+    return max(PAIRED, 2 * m * loops.RUN)
 
 
 def _cut(matrix: Matrix, kept: NDArray[np.intp]) -> Matrix:

@@ -25,18 +25,36 @@ from fedhold.kernels import (
     between,
     compute_dtype,
     dtype_name,
+    is_half,
     largest,
     middle,
     shared,
     thread_count,
     to_host,
+    widened,
 )
 from fedhold.updates.files import StoredArray
 
-__all__ = ["DOUBLE_ROOM", "SINGLE_ROOM", "TILE", "Columns", "Source", "Updates", "exponents_of"]
+__all__ = [
+    "DOUBLE_ROOM",
+    "SINGLE_ROOM",
+    "SMALL",
+    "TILE",
+    "Columns",
+    "Source",
+    "Updates",
+    "axes_in_memory",
+    "exponents_of",
+    "read_dtype",
+]
 
-TILE = 2**18  # numbers of a tile, which stay in a core's cache together with a copy of them
-GATHERED = 2**19  # the same where rows are copied one by one, each of which takes a fraction of a microsecond
+TILE = (
+    2**20
+)  # numbers of a tile. Smaller ones stay in faster caches, but calls cost more and memory is read in shorter runs.
+SMALL, TILES = (
+    2**18,
+    4,
+)  # Data of fewer numbers than TILE has this many tiles, of at least SMALL numbers: threads share them.
 TURNED = 256  # columns of a Fortran-order matrix that are copied at a time
 STORED = 2**28  # bytes that all threads gather at a time where clients came as files: 256 KiB from each of 500
 PARTS = 8  # Each thread takes this part of all tiles at a time.
@@ -67,12 +85,9 @@ class Source:
         """A source that is read in float32 where no client's dtype has more digits."""
         if hasattr(rows, "dtype"):
             return Source(rows, size, compute_dtype(dtype_name(rows)))
-        alike = len(set(map(attrgetter("dtype"), rows))) == 1
-        names = {dtype_name(rows[0])} if alike else {dtype_name(row) for row in rows}
-        wide = any(compute_dtype(name) is np.float64 for name in names)
-        axes = _axes_in_memory(rows)
+        axes = axes_in_memory(rows)
         ordered = rows if axes is None else [row.transpose(axes) for row in rows]
-        return Source([_flat(row) for row in ordered], size, np.float64 if wide else np.float32, axes)
+        return Source([_flat(row) for row in ordered], size, read_dtype(rows), axes)
 
     def fill(self, out: Block, start: int, stop: int, clients: NDArray[np.intp] | None) -> None:
         """Copy columns start to stop of the given clients (None: all of them) to `out`."""
@@ -88,8 +103,11 @@ class Source:
         for row, array in zip(out, chosen, strict=True):
             if isinstance(array, StoredArray):
                 array.read(start, row)
-            elif type(array) is np.ndarray and array.ndim == 1 and array.dtype.itemsize != 2:
-                row[:] = array[start:stop]
+            elif type(array) is np.ndarray and array.ndim == 1:
+                if is_half(array.dtype) and row.dtype == np.float32:
+                    widened(array[start:stop], out=row)
+                else:
+                    row[:] = widened(array[start:stop])
             else:
                 row[:] = to_host(between(array, start, stop), None)
 
@@ -110,6 +128,13 @@ class Source:
         return isinstance(self.rows, list) and isinstance(self.rows[0], StoredArray)
 
 
+def read_dtype(arrays: Sequence[Any]) -> type[np.float32] | type[np.float64]:
+    """What these arrays are read as: float32 where none of them has more digits."""
+    dtypes = set(map(attrgetter("dtype"), arrays))
+    names = {dtype_name(array) for array in (arrays if len(dtypes) > 1 else arrays[:1])}
+    return np.float64 if any(compute_dtype(name) is np.float64 for name in names) else np.float32
+
+
 def _flat(array: Any) -> Any:
     """An array as one row where that takes no copy; otherwise as it is."""
     return array.reshape(-1) if isinstance(array, np.ndarray) and array.flags.c_contiguous else array
@@ -120,7 +145,7 @@ def _in_columns(matrix: Any) -> bool:
     return isinstance(matrix, np.ndarray) and 0 < matrix.strides[0] < matrix.strides[1]
 
 
-def _axes_in_memory(arrays: Sequence[Any]) -> tuple[int, ...] | None:
+def axes_in_memory(arrays: Sequence[Any]) -> tuple[int, ...] | None:
     """The order of axes in which most of these arrays are contiguous in memory; None where it is that of the axes."""
     if not all(isinstance(array, np.ndarray) for array in arrays) or arrays[0].ndim < 2:
         return None
@@ -359,8 +384,8 @@ class Updates:
         count = self.m if self.mixture is None else max(self.mixture.shape)
         if self.costly_to_read:
             numbers = STORED // thread_count() // (4 if self.dtype is np.float32 and self.mixture is None else 16)
-        elif not self._is_view and numbers >= TILE:
-            numbers = max(numbers, GATHERED)
+        else:
+            numbers = min(numbers, max(count * self.d // TILES, SMALL), TILE if self.mixture is None else TILE // TILES)
         width = max(numbers // count, 16)
         spans, offset = list[Span](), 0
         for source in self.sources:
