@@ -1,7 +1,9 @@
-"""A table of some 700 calls and what came of them, to compare a change of the engine with.
+"""A table of 1,023 calls and what came of them, to compare a change of the engine with.
 
-    python benchmarks/frozen.py record FILE      make the table with the library as it is
-    python benchmarks/frozen.py compare FILE     what differs from the table
+    python benchmarks/frozen.py compare          what differs from benchmarks/frozen.npz
+    python benchmarks/frozen.py record FILE      make another table, with the library as it is
+
+benchmarks/frozen.npz was made by the engine that had a NumPy side and a numba side, before there was one way to read.
 
 Every rule and mixing meets every kind of input: offsets, all dtypes, numbers that cannot be squared or are not finite, ties,
 copies, lines, few clients, unequal samples, dicts with counters, files, Dask.
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import pickle
+import json
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +26,8 @@ from fedhold import MIXINGS, RULES, aggregate, save_update
 
 F = 3
 M = 4 * F + 6
+KEPT = 64  # numbers of a value that the table keeps, spread evenly over all of them
+TABLE = Path(__file__).with_suffix(".npz")
 
 
 def honest(m: int = M, d: int = 60, seed: int = 0) -> np.ndarray:
@@ -149,7 +153,7 @@ def outcome(updates: Any, spec: str, known: dict[str, Any]) -> dict[str, Any]:
         return {"error": type(problem).__name__}
     clients = result.clients
     found = {
-        "value": flat(result.value),
+        "value": thinned(flat(result.value)),
         "weights": result.weights,
         "statuses": clients.statuses.tolist(),
         "distances": clients.distances,
@@ -167,6 +171,29 @@ def flat(value: Any) -> np.ndarray:
     if hasattr(value, "detach"):
         value = value.float() if "bfloat16" in str(value.dtype) else value
     return np.asarray(value, np.float64).ravel()
+
+
+def thinned(numbers: np.ndarray) -> np.ndarray:
+    return numbers[np.linspace(0, len(numbers) - 1, min(KEPT, len(numbers))).astype(int)]
+
+
+def write(path: Path, found: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """The arrays of all calls, and one text for the rest."""
+    arrays, rest = {}, []
+    for k, ((scene, spec), one) in enumerate(found.items()):
+        plain = {name: value for name, value in one.items() if not isinstance(value, np.ndarray)}
+        arrays |= {f"{k} {name}": value for name, value in one.items() if isinstance(value, np.ndarray)}
+        rest.append([scene, spec, plain])
+    np.savez_compressed(path, rest=np.array(json.dumps(rest)), **arrays)
+
+
+def read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    with np.load(path, allow_pickle=False) as stored:
+        found = {}
+        for k, (scene, spec, plain) in enumerate(json.loads(str(stored["rest"]))):
+            mine = {name.split(" ", 1)[1]: name for name in stored.files if name.startswith(f"{k} ")}
+            found[scene, spec] = plain | {name: stored[full] for name, full in mine.items()}
+    return found
 
 
 def table() -> dict[tuple[str, str], dict[str, Any]]:
@@ -216,13 +243,13 @@ def differences(old: dict[str, Any], new: dict[str, Any], within: float) -> list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["record", "compare"])
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, nargs="?", default=TABLE)
     parser.add_argument("--within", type=float, default=1e-5, help="of the spread of the clients")
     given = parser.parse_args()
     if given.what == "record":
-        given.file.write_bytes(pickle.dumps(table()))
+        write(given.file, table())
         return
-    old, new, differ = pickle.loads(given.file.read_bytes()), table(), 0
+    old, new, differ = read(given.file), table(), 0
     for key, one in old.items():
         said = differences(one, new[key], given.within) if key in new else ["gone"]
         differ += bool(said)

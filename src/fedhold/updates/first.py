@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,14 +113,6 @@ def _norms(block: Block) -> Vector:
 
 
 # The first pass.
-
-
-class _Looked(NamedTuple):
-    """The squares of every client to the reference, or to the row of a column rule; and what else was wanted."""
-
-    squares: Vector
-    pairs: Matrix | None = None
-    products: loops.Products | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import pairwise
+from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -339,10 +340,11 @@ class Updates:
         join = join or added
 
         def part(some: Sequence[Span]) -> Any:
-            total = None
+            # To ask for memory for every tile takes as long as to fill it.
+            total, buffer = None, None if self._is_view else np.empty(self._most_bytes(some), np.uint8)
             with np.errstate(over="ignore", invalid="ignore"):  # It is set here because threads do not inherit it.
                 for span in some:
-                    tile = self.tile(span)
+                    tile = self.tile(span, buffer)
                     found, piece = _run(
                         loop, tile, _place(tile, minus, span.at), [v[span.at] for v in vectors], row=row
                     )
@@ -361,14 +363,19 @@ class Updates:
         """The sum alone."""
         return self.read(loop, *vectors, **how)[0]
 
-    def tile(self, span: Span) -> Block:
-        """The columns of a span. They may be a view: never write to them."""
+    def tile(self, span: Span, buffer: Block | None = None) -> Block:
+        """The columns of a span. They may be a view: never write to them.
+
+        buffer  an array of bytes to gather them in; None makes one
+        """
         if self._is_view:
             rows: Block = self.sources[0].rows
             return rows[:, span.at]
         wide = any(source.dtype is np.float64 for source, *_ in span.pieces)
         count = self.m if self.mixture is None else self.mixture.shape[1]
-        tile, place = np.empty((count, span.stop - span.start), np.float64 if wide else np.float32), 0
+        shape, dtype = (count, span.stop - span.start), np.dtype(np.float64 if wide else np.float32)
+        memory = np.empty(prod(shape), dtype) if buffer is None else buffer[: prod(shape) * dtype.itemsize].view(dtype)
+        tile, place = memory.reshape(shape), 0
         with np.errstate(over="ignore"):  # A longdouble beyond float64 becomes infinite, and its client is rejected.
             for source, low, high in span.pieces:
                 source.fill(tile[:, place : place + high - low], low, high, self.clients)
@@ -378,6 +385,14 @@ class Updates:
         if self.wide:
             tile = tile.astype(np.float64, copy=False)
         return tile if self.mixture is None else _mixed(tile, self.mixture)
+
+    def _most_bytes(self, spans: Sequence[Span]) -> int:
+        """How many bytes the largest of some tiles takes where it is gathered."""
+        count = self.m if self.mixture is None else self.mixture.shape[1]
+        return max(
+            count * (span.stop - span.start) * max(np.dtype(s.dtype).itemsize for s, *_ in span.pieces)
+            for span in spans
+        )
 
     def spans(self, numbers: int) -> list[Span]:
         """The columns to read at a time: large arrays in parts of equal width, small neighbours of one dtype together."""
