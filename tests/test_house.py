@@ -22,7 +22,6 @@ from fedhold import MIXINGS, RULES, aggregate, bounds, open_updates, save_update
 from fedhold.lab import ATTACKS, PARTITIONS
 from fedhold.rules import declaration_of, declares
 from fedhold.spec import THRESHOLDS
-from fedhold.updates import Columnwise
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "fedhold"
@@ -138,8 +137,8 @@ def test_a_new_column_rule_gets_the_fast_path(tmp_path, monkeypatch):
     """It declares its view: its row comes out of the one pass that looks for numbers that are not finite."""
 
     @declares(view="columns")
-    def midrange(geometry):  # noqa: ARG001
-        return Columnwise(lambda block: (block.min(axis=0).astype(np.float64) + block.max(axis=0)) / 2)
+    def midrange(block):
+        return (block.min(axis=0).astype(np.float64) + block.max(axis=0)) / 2
 
     monkeypatch.setitem(spec.RULES, "midrange", midrange)
     rows = np.random.default_rng(0).standard_normal((20, 50_000)).astype(np.float32)

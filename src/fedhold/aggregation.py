@@ -27,7 +27,7 @@ from fedhold.updates import (
     admit,
     gather,
     opened,
-    past_damaged_files,
+    without_damaged,
 )
 
 __all__ = ["Aggregation", "Client", "Clients", "aggregate"]
@@ -94,19 +94,18 @@ def aggregate(
         raise TypeError(f"{final.name} compares clients with no root. Leave it out.")
     generator = _generator(rng, draws=any(stage.takes("rng") for stage in stages))
     before = {} if generator is None else generator.bit_generator.state
-
-    def attempt(given: Any) -> Aggregation:
-        # An attempt that ended at a damaged file leaves no trace in what is drawn.
-        if generator is not None:
+    given, points = opened(updates), {"start": start, "root": root}
+    while True:
+        if generator is not None:  # An attempt that ended at a damaged file leaves no trace in what is drawn.
             generator.bit_generator.state = before
-        sent = gather(given, samples, sample_cap, like)
-        plan = plan_for(stages, sent)
-        admission = admit(sent, plan.wanted, around_zero=plan.around_zero)
-        places = {"start": start, "root": root}
-        read = {name: admission.place(place, name) for name, place in places.items() if place is not None}
-        return _aggregated(stages, admission, _Call(generator, **read))
-
-    return past_damaged_files(opened(updates), attempt)
+        try:
+            sent = gather(given, samples, sample_cap, like)
+            plan = plan_for(stages, sent)
+            admission = admit(sent, plan.wanted, around_zero=plan.around_zero)
+            read = {name: admission.place(point, name) for name, point in points.items() if point is not None}
+            return _aggregated(stages, admission, _Call(generator, **read))
+        except DamagedFileError as problem:  # It costs its client the round, and nobody else.
+            given = without_damaged(given, problem)
 
 
 def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> Aggregation:
@@ -158,6 +157,9 @@ def _generator(rng: np.random.Generator | int | None, *, draws: bool) -> np.rand
 
 
 def _run(stage: Stage, geometry: Geometry, call: _Call) -> Any:
+    """What a stage makes of the clients; of a column rule, what it is to do with every block of columns."""
+    if stage.declared.view == "columns":
+        return Columnwise(partial(stage.function, **stage.parameters))
     given = {name: value for name, value in vars(call).items() if stage.takes(name)}
     return stage.function(geometry, **stage.parameters, **given)
 

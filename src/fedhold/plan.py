@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
-
-from fedhold.geometry import MAX_PAIRED, SEVERAL, Geometry
+from fedhold.geometry import MAX_PAIRED, SEVERAL
 from fedhold.spec import Stage
-from fedhold.updates import AllPairs, Sent, Wanted
+from fedhold.updates import AllPairs, Columnwise, Sent, Wanted
 
 __all__ = ["Plan", "plan_for"]
 
@@ -48,13 +47,9 @@ def _wanted(stages: Sequence[Stage], sent: Sent) -> Wanted:
     updates, m = sent.updates, sent.updates.m
     *mixings, final = stages
     by_columns = final.declared.view == "columns"
-    if by_columns and not mixings and not final.takes("rng"):
+    if by_columns and not mixings:
         everyone = final.among(m, sent.rejected)  # The row counts only if all of these clients are admitted.
-        try:
-            rule: Wanted = everyone.function(Geometry(updates, np.ones(m)), **everyone.parameters)
-        except ValueError:  # The rule raises it again when it runs on the admitted clients.
-            return None
-        return rule
+        return Columnwise(partial(everyone.function, **everyone.parameters))
     in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else FEW
     saves_passes = m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
     few_pairs = m <= MAX_PAIRED or updates.costly_to_read

@@ -169,7 +169,7 @@ def test_a_rule_of_ones_own_gets_the_f_that_is_left():
 def test_a_column_rule_that_draws_does_not_draw_ahead():
     """The first look would make its row with chance of its own, and not with the caller's."""
 
-    @declares(view="columns")
+    @declares()
     def any_row(geometry, *, rng):
         row = int(rng.integers(geometry.m))
         return Columnwise(lambda block: block[row].astype(np.float64))

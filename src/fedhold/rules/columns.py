@@ -1,18 +1,15 @@
-"""Column rules, the second view: one block of columns -> one row. The geometry gives them nothing but m."""
+"""Column rules, the second view: a block of some columns of all clients -> one row. They know nothing but the block."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
-from fedhold.errors import integer
-from fedhold.geometry import Geometry
 from fedhold.kernels import Block, Vector, columns
 from fedhold.rules.declaration import Bound, declares
-from fedhold.updates import Columnwise
 
 __all__ = ["by_columns", "mean_around_median", "median", "phocas", "trimmed_mean"]
 
@@ -23,7 +20,7 @@ __all__ = ["by_columns", "mean_around_median", "median", "phocas", "trimmed_mean
     needs="liars are less than half of the clients",
     also_known_as=("cwmed", "coordinate_median", "coordinate_wise_median", "comed"),
 )
-def median(geometry: Geometry) -> Columnwise:  # noqa: ARG001
+def median(block: Block) -> Block:
     """The median of every column; for even m the mean of the two middle values.
 
     >>> import numpy as np
@@ -33,7 +30,7 @@ def median(geometry: Geometry) -> Columnwise:  # noqa: ARG001
 
     It holds while less than half of the clients lie, and ignores the n_i.  Yin et al. 2018.
     """
-    return Columnwise(columns.median)
+    return columns.median(block)
 
 
 @declares(
@@ -42,7 +39,7 @@ def median(geometry: Geometry) -> Columnwise:  # noqa: ARG001
     source="Yin et al. 2018",
     also_known_as=("trmean", "cwtm", "coordinate_wise_trimmed_mean"),
 )
-def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
+def trimmed_mean(block: Block, *, f: int) -> Block:
     """The mean of every column without its f smallest and f largest values.
 
     f  how many liars to withstand
@@ -54,12 +51,11 @@ def trimmed_mean(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
 
     Needs m >= 2f + 1.  Yin et al. 2018.
     """
-    f = integer(f, "f")
-    return Columnwise(partial(columns.trimmed_mean, f=f))
+    return columns.trimmed_mean(block, f)
 
 
 @declares(view="columns", bound=Bound(2, 1), source="Xie et al. 2018", also_known_as=("meamed",))
-def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
+def mean_around_median(block: Block, *, f: int) -> Block:
     """The mean of the m - f values of every column that are nearest to its median.
 
     f  how many liars to withstand
@@ -71,12 +67,11 @@ def mean_around_median(geometry: Geometry, *, f: int) -> Columnwise:
 
     Needs m >= 2f + 1.  Xie et al. 2018 (Meamed).
     """
-    keep = geometry.m - integer(f, "f")
-    return Columnwise(partial(columns.mean_around_median, keep=keep))
+    return columns.mean_around_median(block, len(block) - f)
 
 
 @declares(view="columns", bound=Bound(2, 1), source="Xie, Koyejo, Gupta 2018")
-def phocas(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
+def phocas(block: Block, *, f: int) -> Block:
     """The mean of the m - f values of every column that are nearest to its trimmed mean.
 
     f  how many liars to withstand; the trimmed mean leaves out the f smallest and the f largest values
@@ -88,8 +83,7 @@ def phocas(geometry: Geometry, *, f: int) -> Columnwise:  # noqa: ARG001
 
     Needs m >= 2f + 1.  Xie, Koyejo, Gupta 2018.
     """
-    f = integer(f, "f")
-    return Columnwise(partial(columns.mean_around_trimmed_mean, f=f))
+    return columns.mean_around_trimmed_mean(block, f)
 
 
 def by_columns(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,18 +104,15 @@ def by_columns(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @declares(view="columns")
     @wraps(function)
-    def rule(geometry: Geometry, **parameters: Any) -> Columnwise:  # noqa: ARG001
-        def row_of(block: Block) -> Vector:
-            row = np.asarray(function(block, **parameters))
-            numbers = row.shape == block.shape[1:] and row.dtype.kind in "fiub"
-            # The first look meets clients that will be rejected for numbers that are not finite; its row is then made again.
-            if not numbers or not (np.isfinite(row).all() or not np.isfinite(block).all()):
-                raise ValueError(
-                    f"{function.__name__} must return one finite number per column, shape {block.shape[1:]}, got shape "
-                    f"{row.shape} of {row.dtype}. Reduce over the clients: block.mean(axis=0), say."
-                )
-            return row.astype(np.float64, copy=False)
-
-        return Columnwise(row_of)
+    def rule(block: Block, **parameters: Any) -> Vector:
+        row = np.asarray(function(block, **parameters))
+        numbers = row.shape == block.shape[1:] and row.dtype.kind in "fiub"
+        # The first pass meets clients that will be rejected for numbers that are not finite; its row is then made again.
+        if not numbers or not (np.isfinite(row).all() or not np.isfinite(block).all()):
+            raise ValueError(
+                f"{function.__name__} must return one finite number per column, shape {block.shape[1:]}, got shape "
+                f"{row.shape} of {row.dtype}. Reduce over the clients: block.mean(axis=0), say."
+            )
+        return row.astype(np.float64, copy=False)
 
     return rule

@@ -8,15 +8,13 @@ from functools import wraps
 from typing import Any, Literal, TypeVar, cast
 
 from fedhold.errors import FEWER, integer, require
-from fedhold.geometry import Geometry, Rescaled, Solved
+from fedhold.geometry import Geometry
 from fedhold.kernels import Weights
-from fedhold.updates import Centre, Columnwise, Updates, admit, gather
+from fedhold.updates import Centre, Updates
 
 __all__ = ["Bound", "Declaration", "declaration_of", "declares"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-PLACES = ("start", "root")  # parameters of a rule that are shaped as one update
 
 
 @dataclass(frozen=True)
@@ -101,60 +99,39 @@ class Declaration:
 
 
 def declares(**facts: Any) -> Callable[[Function], Function]:
-    """Declare facts about a rule, as a decorator. The rule can then be called on an array, too.
+    """Declare facts about a rule, as a decorator.
 
     facts  the fields of `Declaration`
 
-    Called on an (m, d) array, or on whatever else `aggregate` takes, a geometry rule returns its m weights, a column rule
-    its row and a mixing its matrix. That is for looking at a rule: it does not reject clients as `aggregate` does.
-
     >>> import numpy as np
+    >>> from fedhold import aggregate
     >>> @declares(pairs=True)
     ... def closest(geometry):
     ...     nearest = geometry.squared_distances.sum(axis=1).argmin()
     ...     return (np.arange(geometry.m) == nearest).astype(float)
     >>> declaration_of(closest).pairs
     True
-    >>> closest(np.array([[1.0], [2.0], [9.0]]))
+    >>> aggregate(np.array([[1.0], [2.0], [9.0]]), closest).weights
     array([0., 1., 0.])
     """
+
     declared = Declaration(**facts)
 
     def mark(function: Function) -> Function:
         @wraps(function)
-        def rule(geometry: Any, **parameters: Any) -> Any:
-            if isinstance(geometry, Geometry):
-                return function(geometry, **parameters)
-            return _on_updates(function, declared, geometry, parameters)
+        def rule(seen: Any, **parameters: Any) -> Any:
+            if declared.view == "geometry" and not isinstance(seen, Geometry):
+                name = function.__name__
+                raise TypeError(
+                    f"{name} is a rule: it receives a fedhold.Geometry, got {type(seen).__name__}. Call "
+                    f'aggregate(updates, "{name}", ...), which returns weights, the value and a row about every client.'
+                )
+            return function(seen, **parameters)
 
         rule.declared = declared  # type: ignore[attr-defined]
         return cast(Function, rule)
 
     return mark
-
-
-def _on_updates(function: Callable[..., Any], declared: Declaration, updates: Any, parameters: dict[str, Any]) -> Any:
-    """What a rule makes of updates: weights, a row, or the matrix of a mixing."""
-    name = function.__name__
-    admission = admit(gather(updates, None, None, None), None, around_zero=declared.from_zero)
-    if admission.rejected:
-        first = next(i for i, reason in enumerate(admission.reasons) if reason)
-        raise ValueError(
-            f"{name} was called on updates of which {admission.rejected} cannot be used, first that of client {first}: "
-            f'{admission.reasons[first]}. aggregate(updates, "{name}", ...) rejects such clients and goes on.'
-        )
-    places = {word: admission.place(parameters[word], word) for word in PLACES if parameters.get(word) is not None}
-    own = {word: value for word, value in parameters.items() if word not in (*PLACES, "rng")}
-    geometry = Geometry(admission.updates.reaching(*places.values()), admission.samples, admission.look)
-    if declared.bound is not None and own.get("f") is not None:
-        declared.bound.check(name, geometry.m, own["f"])
-    declared.check(geometry.m, **own)
-    outcome = function(geometry, **{**parameters, **places})
-    if isinstance(outcome, Columnwise):
-        return admission.shaped(geometry.column_row(outcome)[0])
-    if isinstance(outcome, Rescaled):
-        return outcome.weights * outcome.factors
-    return outcome.weights if isinstance(outcome, Solved) else outcome
 
 
 def declaration_of(function: Callable[..., Any]) -> Declaration:

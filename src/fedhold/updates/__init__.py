@@ -19,9 +19,9 @@ from fedhold.updates.files import (
     open_update,
     open_updates,
     opened,
-    past_damaged_files,
     paths_of,
     save_update,
+    without_damaged,
 )
 from fedhold.updates.first import (
     SURPRISE,
@@ -59,7 +59,7 @@ __all__ = [
     "open_updates",
     "opened",
     "pair_numbers",
-    "past_damaged_files",
     "paths_of",
     "save_update",
+    "without_damaged",
 ]

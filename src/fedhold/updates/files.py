@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -33,9 +33,9 @@ __all__ = [
     "open_update",
     "open_updates",
     "opened",
-    "past_damaged_files",
     "paths_of",
     "save_update",
+    "without_damaged",
 ]
 
 CODES = {
@@ -55,7 +55,6 @@ NAMES = {code: name for name, code in CODES.items()}
 
 Told = Callable[[int], None]
 """A function that is called with the number of bytes after every read, by the thread that has read them."""
-Result = TypeVar("Result")
 
 
 class DamagedFileError(ValueError):
@@ -263,18 +262,14 @@ def opened(updates: Any) -> Any:
     return open_updates(updates) if several or isinstance(updates, str | os.PathLike) else updates
 
 
-def past_damaged_files(updates: Any, call: Callable[[Any], Result]) -> Result:
-    """call(updates); each time that a file turns out to be damaged, call again with its client marked as damaged.
+def without_damaged(updates: Any, problem: DamagedFileError) -> list[Any]:
+    """The updates, in which the client of a damaged file is marked as such; the problem is raised where it is nobody's.
 
     All files that have changed are marked at once: where a whole folder is being written anew, one look is enough.
     """
-    while True:
-        try:
-            return call(updates)
-        except DamagedFileError as problem:
-            if not any(problem.path in _paths(update) for update in updates):
-                raise
-            updates = [problem if problem.path in _paths(update) else _verified(update) for update in updates]
+    if not any(problem.path in _paths(update) for update in updates):
+        raise problem
+    return [problem if problem.path in _paths(update) else _verified(update) for update in updates]
 
 
 def _verified(update: Any) -> Any:
