@@ -1,6 +1,5 @@
 """Updates of another shape, dtype, library or structure than the others': that client is rejected, the round goes on."""
 
-import itertools
 import signal
 from collections import OrderedDict
 from contextlib import contextmanager
@@ -296,48 +295,6 @@ def test_every_byte_order_of_a_dtype_is_that_dtype(dtype):
 def test_an_array_whose_rows_have_another_shape_than_like_has_nobody_left():
     with pytest.raises(ValueError, match=r"all 6 clients were rejected; 6 of them because: .*shape"):
         aggregate(np.ones((6, 4)), like=np.ones(5))
-
-
-def test_an_update_like_the_one_before_is_admitted_as_if_it_were_looked_at_by_itself(monkeypatch):
-    """Whatever comes after whatever: keys in another order, missing or too many, other shapes, dtypes, containers."""
-
-    class Own(np.ndarray):
-        pass
-
-    good = {"b": np.ones(3, np.float32), "a": np.ones((2, 2), np.float32)}
-    others = [
-        good,
-        OrderedDict(a=good["a"], b=good["b"]),
-        {"a": good["a"], "b": good["b"].astype(np.float64)},
-        {"a": good["a"], "b": good["b"].astype(np.int32)},
-        {"a": good["a"], "b": good["b"] > 0},
-        {"a": good["a"], "b": np.ones((3, 1), np.float32)},
-        {"a": good["a"], "b": good["b"].view(Own)},
-        {"a": good["a"], "b": torch.ones(3)},
-        {"a": good["a"], "b": [1.0, 1.0, 1.0]},
-        {"a": good["a"], "c": good["b"]},
-        {"a": good["a"]},
-        {**good, "c": good["b"]},
-        {"a": good["a"], "b": {"a": good["b"]}},
-        {0: good["a"], 1: good["b"]},
-        [good["a"], good["b"]],
-        good["a"],
-        np.ones(3, np.float32),
-        None,
-        {},
-        [],
-    ]
-    sent = [update for pair in itertools.product(others, repeat=2) for update in pair]
-    found = admission._flattened(sent, reasons := [""] * len(sent))
-    monkeypatch.setattr(admission._Walked, "leaves_of", lambda *_: None)
-    expected = admission._flattened(sent, own := [""] * len(sent))
-    assert reasons == own
-    assert found[1] == expected[1]
-    for mine, theirs in zip(found[0], expected[0], strict=True):
-        assert (mine is None) == (theirs is None)
-        for one, other in zip(mine or [], theirs or [], strict=True):
-            assert one.path == other.path
-            assert one.array is other.array or np.shares_memory(one.array, other.array)
 
 
 def sent_alike():
