@@ -47,7 +47,7 @@ def main():
     print("| rule |" + "".join(f" {form} |" for form in forms))
     print("|---|" + "---|" * len(forms))
     for rule in RULES:
-        peak(X, rule, (options.m - 4) // 5)  # One call before: imports and compiled code must not count.
+        peak(X, rule, (options.m - 4) // 5)  # One call before: imports must not count.
         shares = [peak(updates, rule, (options.m - 4) // 5) / X.nbytes for updates in forms.values()]
         print(
             f"| {rule.replace('(f={f})', '').replace(' |', ',')} |" + "".join(f" {share:.1%} |" for share in shares),

@@ -1,7 +1,7 @@
 """What people send, timed: model weights with an offset, lists and dicts, narrow types, little data; and the first call.
 
 Rules and the mean take turns, and the fastest of each counts. The mean is what a user would write: `X.mean(0)` for a matrix,
-and a sum of the clients' arrays, layer by layer, for dicts. A call before the first turn compiles, on the data itself.
+and a sum of the clients' arrays, layer by layer, for dicts. A call on the data comes before the first turn.
 """
 
 from __future__ import annotations

@@ -45,8 +45,7 @@ INPUTS = """
 ## What people send
 
 What you send decides what it costs. The mean is `X.mean(0)`, or for dicts a sum over the clients, layer by layer. Each kind of
-input is aggregated once before it is timed, so that nothing is compiled in a call that counts. The same numbers in another form
-should cost little more than in one matrix.
+input is aggregated once before it is timed. The same numbers in another form should cost little more than in one matrix.
 """
 
 FIRST_CALLS = """
@@ -65,8 +64,7 @@ liars, are shifted by two standard deviations.
 - Only the aggregation is timed. Flower's strategies run their own `aggregate_train` on real messages whose arrays need no
   deserialisation; torch libraries get tensors on the memory of the NumPy array. Ours includes the check of every number
   and the report on every client.
-- Where our code is compiled, each of our rules is called once on the data before the first call that counts. A call that took
-  more than {budget:g} s was made once and says so. `memory`: not run, it would not have fitted.
+- A call that took more than {budget:g} s was made once and says so. `memory`: not run, it would not have fitted.
 - `huber` finds its threshold itself. `huber + certificate` also proves how near everyone else's aggregate is without any f.
   `centered_clipping` takes five steps from zero in both libraries. Buckets hold two clients. `clipping` shortens updates to the
   square root of d.

@@ -93,7 +93,7 @@ def prepare(environment: Path, console: Console, names: Collection[str] = tuple(
     own = [
         need
         for need, _, when in (one.partition(";") for one in needs)
-        if "extra" not in when or "fast" in when or "data" in when
+        if "extra" not in when or "data" in when
     ]
     with console.status("Looking for what fedhold itself needs"):
         done = _pip(python, "install", "--quiet", *own, "matplotlib>=3.8")

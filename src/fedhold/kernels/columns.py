@@ -34,19 +34,25 @@ def mean_around_median(tile: Block, keep: int) -> Block:
     """The mean of the `keep` values of every column nearest to its median; of two equally near ones, the lower counts."""
     m = len(tile)
     rows = _ranked(tile, 0, m - 1)
-    return _mean_around(_centre(rows[(m - 1) // 2 : m // 2 + 1]), rows, keep)
+    return _mean_around(_centre(_wide(rows[(m - 1) // 2 : m // 2 + 1])), rows, keep)
 
 
 def mean_around_trimmed_mean(tile: Block, f: int) -> Block:
     """The mean of the m - f values nearest to the mean without the f smallest and the f largest values."""
     m = len(tile)
     rows = _ranked(tile, 0, m - 1)
-    return _mean_around(_mean(rows[f : m - f]), rows, m - f)
+    return _mean_around(_mean(_wide(rows[f : m - f])), rows, m - f)
+
+
+def _wide(rows: Sequence[Block]) -> list[Block]:
+    """The rows in float64, so that two values that are equally far from a centre stay so."""
+    return [row.astype(np.float64) for row in rows]
 
 
 def _centre(rows: Sequence[Block]) -> Block:
     """The mean of one row or two; each is halved first, because a sum near the largest float overflows."""
-    return rows[0].astype(np.float64) / 2 + rows[-1].astype(np.float64) / 2
+    half = rows[0].dtype.type(0.5)
+    return rows[0] * half + rows[-1] * half
 
 
 def _mean(rows: Sequence[Block]) -> Block:
@@ -54,16 +60,15 @@ def _mean(rows: Sequence[Block]) -> Block:
     lowest = rows[0]
     if isinstance(rows, np.ndarray):  # Its columns are contiguous: a product adds them up.
         away = rows.T - lowest[:, None]
-        return lowest + (away @ np.full(len(rows), 1 / len(rows), rows.dtype)).astype(np.float64)
-    total = np.zeros(len(lowest))
+        return lowest + away @ np.full(len(rows), 1 / len(rows), rows.dtype)
+    total = np.zeros_like(lowest)
     for row in rows[1:]:
         total += row - lowest
-    return lowest + total / len(rows)
+    return lowest + total / lowest.dtype.type(len(rows))
 
 
 def _mean_around(centre: Block, rows: Sequence[Block], keep: int) -> Block:
     """The mean of the `keep` values nearest to the centre, which are consecutive among the sorted ones."""
-    # In float64, equal distances do not come from rounding.
     m, away = len(rows), [row - centre for row in rows]
     # The window begins one row later for every row that comes in nearer than the one that goes.
     low = np.zeros(len(centre), np.intp)
