@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from bench.machine import available_memory, readable
 from bench.reference import PULLS, gram, off_by, solve
-from fedhold.aggregation import Aggregation, aggregate
+from fedhold.aggregation import aggregate
 from fedhold.kernels import Floats
+from fedhold.result import Aggregation
 
 OURS = "fedhold"
 YARDSTICK = "X.mean(0)"  # all times are given as multiples of this call's

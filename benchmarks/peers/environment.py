@@ -90,11 +90,7 @@ def prepare(environment: Path, console: Console, names: Collection[str] = tuple(
     present = _installed(python)
     problems: dict[str, str] = {}
     needs = importlib.metadata.requires("fedhold") or ()
-    own = [
-        need
-        for need, _, when in (one.partition(";") for one in needs)
-        if "extra" not in when or "data" in when
-    ]
+    own = [need for need, _, when in (one.partition(";") for one in needs) if "extra" not in when or "data" in when]
     with console.status("Looking for what fedhold itself needs"):
         done = _pip(python, "install", "--quiet", *own, "matplotlib>=3.8")
     if done.returncode:

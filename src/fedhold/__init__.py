@@ -10,9 +10,10 @@ A server hands `aggregate` what m clients sent, an m x d matrix that is never bu
 """
 
 from fedhold import bounds, thresholds
-from fedhold.aggregation import Aggregation, Client, Clients, aggregate
+from fedhold.aggregation import aggregate
 from fedhold.certificate import Certificate
 from fedhold.geometry import Geometry
+from fedhold.result import Aggregation, Client, Clients
 from fedhold.spec import MIXINGS, RULES
 from fedhold.updates import open_update, open_updates, save_update
 

@@ -18,11 +18,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 import fedhold
-from fedhold.aggregation import Aggregation
 from fedhold.cli.errors import failure, told, usage_errors
 from fedhold.cli.parameters import Argument, Option
 from fedhold.errors import listed
 from fedhold.report import ProgressLines, print_line, print_table, table_of, visible
+from fedhold.result import Aggregation
 from fedhold.spec import DEFAULT, parse
 from fedhold.storage import write_whole
 from fedhold.updates import DamagedFileError, Told, open_updates, paths_of, save_update

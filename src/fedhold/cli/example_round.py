@@ -9,9 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.aggregation import Aggregation, aggregate
+from fedhold.aggregation import aggregate
 from fedhold.errors import integer, require
 from fedhold.kernels import Floats, Vector
+from fedhold.result import Aggregation
 from fedhold.spec import DEFAULT
 
 NUMBERS = 10_000  # in an update: enough for honest clients to be about as far from each other as in a network

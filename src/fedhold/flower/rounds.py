@@ -16,10 +16,11 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 from numpy.typing import NDArray
 
-from fedhold.aggregation import Aggregation, Client, aggregate
+from fedhold.aggregation import aggregate
 from fedhold.audit import MOST_NAME, NodeRecord, RoundRecord, Seen, shown_name
 from fedhold.errors import InfeasibleError, one_line
 from fedhold.flower.model import Model
+from fedhold.result import Aggregation, Client
 from fedhold.spec import Stage
 from fedhold.transport import Arrays, Reply
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.aggregation import Aggregation, aggregate
+from fedhold.aggregation import aggregate
 from fedhold.errors import integer, positive, require
 from fedhold.kernels import Floats, Vector, one_blas_thread
 from fedhold.lab.attacks import ATTACKS
@@ -25,6 +25,7 @@ from fedhold.lab.knowledge import Attack, Knowledge, Lies, Mask, Server, check_m
 from fedhold.lab.poisons import Poisoned, is_poison
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Measurable, Shards, Task
+from fedhold.result import Aggregation
 from fedhold.spec import Part, function_named, parse
 from fedhold.storage import Checkpoint, fingerprint
 from fedhold.thresholds import Threshold, follows_distances, threshold_function

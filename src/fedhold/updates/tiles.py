@@ -291,7 +291,7 @@ class Updates:
 
     @property
     def _in_other_order(self) -> bool:
-        """Whether some arrays are read in another order than that of their axes. Every source is then one array of the model."""
+        """Whether some arrays are read in another order than that of their axes. Then no source holds several of them."""
         return any(source.axes is not None for source in self.sources)
 
     def rounded(self, vector: Vector) -> Vector:
