@@ -467,7 +467,9 @@ class Geometry:
         """weights @ X, whatever the weights sum to, and the clients' distances to it; None where digits would be lost."""
         if weights[weights > 0].min(initial=1.0) < LEAST:
             return None
-        return self._by_subtraction(weights, None, None)
+        return (self._by_products(weights) if self._reference is None else None) or self._by_subtraction(
+            weights, None, None
+        )
 
     def _at_client(self, gram: Gram, client: int) -> Measurement:
         """A client as the centre: its distances to the others are known. Those too small to be trusted are measured."""

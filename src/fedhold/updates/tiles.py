@@ -52,13 +52,15 @@ __all__ = [
 TILE = (
     2**20
 )  # numbers of a tile. Smaller ones stay in faster caches, but calls cost more and memory is read in shorter runs.
-SMALL, TILES = (
-    2**18,
-    4,
-)  # Data of fewer numbers than TILE has this many tiles, of at least SMALL numbers: threads share them.
+# Threads share data of fewer numbers than TILE in this many tiles, of at least SMALL numbers.
+SMALL, TILES = 2**19, 4
+# Of at most SMALL numbers, one thread reads so many at a time: larger copies would be given back to the system after each.
+ALONE = 2**17
 TURNED = 256  # columns of a Fortran-order matrix that are copied at a time
 STORED = 2**28  # bytes that all threads gather at a time where clients came as files: 256 KiB from each of 500
 PARTS = 8  # Each thread takes this part of all tiles at a time.
+MIXED = 2**17  # numbers of all clients that are added up to new rows at a time
+FEW_ROWS = 4  # A sum of up to this many rows is made in their own precision.
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
 DOUBLE_ROOM = 400  # the same for float64
@@ -353,7 +355,7 @@ class Updates:
                     total = found if total is None else join(total, found)
             return total
 
-        if len(spans) == 1:
+        if len(spans) == 1 or self.m * self.d <= SMALL:
             return part(spans), written
         cuts = [len(spans) * k // PARTS for k in range(PARTS + 1)]
         parts = [spans[low:high] for low, high in pairwise(cuts) if low < high]
@@ -399,8 +401,10 @@ class Updates:
         count = self.m if self.mixture is None else max(self.mixture.shape)
         if self.costly_to_read:
             numbers = STORED // thread_count() // (4 if self.dtype is np.float32 and self.mixture is None else 16)
+        elif count * self.d <= SMALL:
+            numbers = min(numbers, ALONE)
         else:
-            numbers = min(numbers, max(count * self.d // TILES, SMALL), TILE if self.mixture is None else TILE // TILES)
+            numbers = min(numbers, max(count * self.d // TILES, SMALL), TILE if self.mixture is None else SMALL)
         width = max(numbers // count, 16)
         spans, offset = list[Span](), 0
         for source in self.sources:
@@ -481,18 +485,31 @@ def _run(
 def _mixed(tile: Block, mixture: Matrix) -> Block:
     """mixture @ tile, in the precision of the tile.
 
-    Where every client is in one row at most (buckets, batches, shortened updates), rows are sums of their members in float64:
-    a huge client costs only its own row its digits. Otherwise the row with the largest share is subtracted first, because
+    Where every client is in one row at most (buckets, batches, shortened updates), rows are sums of their members: a huge
+    client costs only its own row its digits. Otherwise the row with the largest share is subtracted first, because
     rounding an offset that all share would hide what they differ by.
     """
     used = mixture != 0
-    if used.sum(axis=0).max() <= 1 and used.any(axis=1).all():
-        rows, members = np.nonzero(used)
-        parts = tile[members] * mixture[rows, members, None]
-        return np.add.reduceat(parts, np.flatnonzero(np.diff(rows, prepend=-1)), axis=0).astype(tile.dtype, copy=False)
+    sizes = used.sum(axis=1)
+    if used.sum(axis=0).max() <= 1 and sizes.all():
+        mixed: Block = np.empty((len(mixture), tile.shape[1]), tile.dtype)
+        step = max(MIXED // len(tile), 64)
+        for size in np.unique(sizes):
+            rows = np.flatnonzero(sizes == size)
+            members = np.nonzero(used[rows])[1].reshape(-1, size).T
+            # Sums of a few rows are about as exact in their own precision.
+            kind = tile.dtype if size <= FEW_ROWS else np.dtype(np.float64)
+            shares = [mixture[rows, some, None].astype(kind) for some in members]
+            for low in range(0, tile.shape[1], step):
+                part = tile[:, low : low + step]
+                sums = part[members[0]] * shares[0]
+                for some, share in zip(members[1:], shares[1:], strict=True):
+                    sums += part[some] * share
+                mixed[rows, low : low + step] = sums
+        return mixed
     if tile.dtype == np.float32 and np.allclose(mixture.sum(axis=1), 1, rtol=0, atol=1e-9):
         common = tile[int(mixture.sum(axis=0).argmax())]
-        mixed: Block = mixture.astype(tile.dtype) @ (tile - common) + common
+        mixed = mixture.astype(tile.dtype) @ (tile - common) + common
         if np.isfinite(mixed).all():
             return mixed
     return (mixture @ tile.astype(np.float64)).astype(tile.dtype, copy=False)
