@@ -221,7 +221,9 @@ def _for_admitted(stage: Stage, admission: Admission) -> Stage:
 def _mixed_samples(mixture: Matrix, samples: Weights) -> Weights:
     """The samples of mixed rows: each row counts as the mean of the clients in it."""
     members = mixture != 0
-    return members @ samples / members.sum(axis=1)
+    sizes = members.sum(axis=1)
+    # A row of nobody, such as an update that was shortened to nothing, counts as the mean of all clients.
+    return np.divide(members @ samples, sizes, out=np.full(len(mixture), samples.mean()), where=sizes > 0)
 
 
 def _of_columns(

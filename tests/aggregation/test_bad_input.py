@@ -301,3 +301,12 @@ def test_huber_on_model_weights_in_float32_agrees_with_float64(rule, m):
         single, double = (aggregate(weights.astype(dtype), rule) for dtype in (np.float32, np.float64))
         spread = np.median(np.linalg.norm(weights - weights.mean(axis=0, dtype=np.float64), axis=1))
         assert np.linalg.norm(single.value.astype(np.float64) - double.value) <= 1e-3 * spread
+
+
+@pytest.mark.parametrize("rule", ["huber", "median", "bulyan(f=1)", "sign_guard", "monna(f=1)"])
+def test_clients_that_are_shortened_to_nothing_count_as_others_do(rule):
+    """Where most clients send nothing but zeros, the longest one left has no length."""
+    X = np.zeros((9, 5))
+    X[:3] = np.eye(3, 5)
+    result = aggregate(X, f"adaptive_clipping(f=4) | {rule}", samples=np.arange(1.0, 10))
+    np.testing.assert_array_equal(result.value, np.zeros(5))

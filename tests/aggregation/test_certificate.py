@@ -499,6 +499,18 @@ def test_the_radius_is_about_the_value_as_it_is_when_it_is_asked_for(dtype):
     assert apart == pytest.approx(np.sqrt(40), rel=0.05)
 
 
+@pytest.mark.parametrize("block", range(10))
+def test_a_centre_next_to_a_client_is_measured_finely(block):
+    """Products in float32 would be off by more than the distance, and the proof would take the updates for changed."""
+    for seed in range(60 * block, 60 * (block + 1)):
+        rng = np.random.default_rng(seed)
+        m, d = int(rng.integers(3, 6)), int(rng.choice([1, 3, 7, 40]))
+        X = rng.standard_normal((m, d)).astype(np.float32)
+        X[:1] *= 3
+        result = aggregate(X, "spectral_huber", samples=10.0 ** rng.uniform(-3, 6, m))
+        assert result.certificate.radius(0) >= 0
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.int64])
 def test_what_the_dtype_of_the_value_cannot_hold_is_in_the_radius(dtype):
     X = (10 * np.random.default_rng(8).standard_normal((9, 40)) + 50).astype(dtype)

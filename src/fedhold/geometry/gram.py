@@ -98,12 +98,12 @@ class Gram:
         """
         towards = self.matrix.dot(weights)
         size = float(weights.dot(towards))
-        reach = sqrt(abs(size))
+        reach = float(weights.dot(self.away))  # The centre may be nearer to r, but what was added up was not.
         if origin is not None:
             rest = 1 - float(weights.sum())
             size += rest * (2 * float(weights @ origin.along) + rest * origin.size)
             towards += rest * origin.along
-            reach = float(weights @ self.away) + abs(rest) * sqrt(origin.size)
+            reach += abs(rest) * sqrt(origin.size)
         squares = self.matrix.diagonal() - 2 * towards + size
         if np.minimum.reduce(squares) > TRUSTED * resolution * (self.farthest + reach) ** 2:
             return np.sqrt(squares)

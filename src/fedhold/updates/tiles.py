@@ -248,7 +248,8 @@ class Updates:
         one power of two, chosen by the median magnitude, which no minority can move.
         """
         exponents, typical = exponents_of(magnitudes)
-        if abs(typical) <= SINGLE_ROOM and exponents.max() <= SINGLE_ROOM:
+        room = SINGLE_ROOM if self.resolution == SINGLE else DOUBLE_ROOM
+        if abs(typical) <= room and exponents.max() <= room:
             return self
         fits = abs(typical) <= DOUBLE_ROOM and exponents.max() <= DOUBLE_ROOM
         return replace(self, wide=True, base=0 if fits else -typical)
