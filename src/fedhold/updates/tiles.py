@@ -52,10 +52,8 @@ __all__ = [
 TILE = (
     2**20
 )  # numbers of a tile. Smaller ones stay in faster caches, but calls cost more and memory is read in shorter runs.
-# Threads share data of fewer numbers than TILE in this many tiles, of at least SMALL numbers.
+# Threads share data of few numbers in this many tiles, of at least SMALL numbers. Less is read by one thread.
 SMALL, TILES = 2**19, 4
-# Of at most SMALL numbers, one thread reads so many at a time: larger copies would be given back to the system after each.
-ALONE = 2**17
 TURNED = 256  # columns of a Fortran-order matrix that are copied at a time
 STORED = 2**28  # bytes that all threads gather at a time where clients came as files: 256 KiB from each of 500
 PARTS = 8  # Each thread takes this part of all tiles at a time.
@@ -402,8 +400,6 @@ class Updates:
         count = self.m if self.mixture is None else max(self.mixture.shape)
         if self.costly_to_read:
             numbers = STORED // thread_count() // (4 if self.dtype is np.float32 and self.mixture is None else 16)
-        elif count * self.d <= SMALL:
-            numbers = min(numbers, ALONE)
         else:
             numbers = min(numbers, max(count * self.d // TILES, SMALL), TILE if self.mixture is None else SMALL)
         width = max(numbers // count, 16)
