@@ -1,4 +1,4 @@
-"""Every decision about what reading costs, in one value: what the first pass over the data finds beside its check.
+"""What the first pass over the data is to find beside its check, decided before a number is read.
 
 | threshold | value | what was measured |
 |---|---|---|

@@ -130,9 +130,8 @@ def products(tile: Block, *, weights: Vector) -> tuple[Products, Block]:
 
 def looked(tile: Block, *, weights: Vector) -> tuple[Products, Block]:
     """The same, and the squares of the rows."""
-    found, row = products(
-        tile, weights=weights
-    )  # They read memory faster than squares do, which then find it in cache.
+    # Products read memory faster than squares do, which then find it in cache.
+    found, row = products(tile, weights=weights)
     return found._replace(squares=squares(tile)), row
 
 
@@ -163,7 +162,8 @@ def some_pairs(tile: Block, *, clients: NDArray[np.intp]) -> Matrix:
 def pairs(tile: Block) -> Matrix:
     """<X_i, X_j> of all pairs of rows, in runs of RUN columns."""
     m = len(tile)
-    found, at_once = np.zeros((m, m)), max(PRODUCTS // (m * m), 1)
+    found: Matrix = np.zeros((m, m))
+    at_once = max(PRODUCTS // (m * m), 1)
     for runs in _runs(tile, RUN):
         for first in range(0, len(runs), at_once):
             some = runs[first : first + at_once]

@@ -213,7 +213,6 @@ def gather(updates: object, samples: ArrayLike | None, sample_cap: float | None,
         columns = [[column[i] for i in sound] for column in columns]
     if columns is not None:
         columns, counters = _apart(expected, columns)
-    if columns is not None:
         matrix = Updates(_sources_of(columns), len(sound))
     else:
         sources, everyone = _sources(updates, sound), len(sound) == len(clients)
@@ -256,7 +255,10 @@ def admit(sent: Sent, wanted: Wanted, *, around_zero: bool = False) -> Admission
     limit = _limit(claims, sent.cap)
     for i in admitted[claims > limit].tolist():
         reasons[i] = f"samples {sent.claimed[i]:g} capped at {limit:g}"
-    several = len(sent.dtypes) > 1
+    fitting = np.flatnonzero(fit).tolist()
+    # Where all clients sent the same form, one of them stands for all.
+    templates = [sent.templates[k] for k in fitting] if len(sent.templates) == len(fit) else sent.templates
+    dtypes = [sent.dtypes[k] for k in fitting] if len(sent.dtypes) == len(fit) else sent.dtypes
     return Admission(
         updates=matrix,
         look=look,
@@ -265,12 +267,8 @@ def admit(sent: Sent, wanted: Wanted, *, around_zero: bool = False) -> Admission
         claimed=sent.claimed,
         reasons=tuple(reasons),
         counters=sent.counters if fit.all() else sent.counters.take(np.flatnonzero(fit)),
-        template=_most_usual([t for t, one in zip(sent.templates, fit, strict=True) if one])
-        if len(sent.templates) == len(fit)
-        else sent.templates[0],
-        dtypes=_most_dtypes(
-            [own for own, one in zip(sent.dtypes, fit, strict=True) if one] if several else sent.dtypes
-        ),
+        template=_most_usual(templates) if len(templates) > 1 else templates[0],
+        dtypes=_most_dtypes(dtypes),
     )
 
 

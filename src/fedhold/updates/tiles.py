@@ -49,9 +49,8 @@ __all__ = [
     "read_dtype",
 ]
 
-TILE = (
-    2**20
-)  # numbers of a tile. Smaller ones stay in faster caches, but calls cost more and memory is read in shorter runs.
+# Numbers of a tile. Smaller ones stay in faster caches, but calls cost more and memory is read in shorter runs.
+TILE = 2**20
 # Threads share data of few numbers in this many tiles, of at least SMALL numbers. Less is read by one thread.
 SMALL, TILES = 2**19, 4
 TURNED = 256  # columns of a Fortran-order matrix that are copied at a time
@@ -93,10 +92,9 @@ class Source:
     def fill(self, out: Block, start: int, stop: int, clients: NDArray[np.intp] | None) -> None:
         """Copy columns start to stop of the given clients (None: all of them) to `out`."""
         if hasattr(self.rows, "dtype"):
-            for low in range(start, stop, TURNED if _in_columns(self.rows) else stop - start):
-                part = (
-                    self.rows[:, low : min(low + TURNED, stop)] if _in_columns(self.rows) else self.rows[:, start:stop]
-                )
+            step = TURNED if _in_columns(self.rows) else stop - start
+            for low in range(start, stop, step):
+                part = self.rows[:, low : min(low + step, stop)]
                 part = part if clients is None else part[clients]
                 out[:, low - start : low - start + part.shape[1]] = to_host(part, None)
             return
