@@ -6,7 +6,7 @@ tile by tile through the array API.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +37,7 @@ __all__ = [
     "lengths",
     "middle",
     "numbers",
+    "stacked",
     "to_host",
     "unscaled",
     "weighted_median",
@@ -143,6 +144,18 @@ def to_host(block: Any, dtype: DTypeLike | None) -> NDArray[Any]:
         block = block.float() if dtype_name(block) == "bfloat16" else block
         block = block.cpu().numpy()
     return np.asarray(block, dtype=dtype)
+
+
+def stacked(arrays: Sequence[Any]) -> NDArray[Any]:
+    """Arrays of one library, dtype and shape as one array in host memory, whose first axis counts them."""
+    if isinstance(arrays, np.ndarray):
+        return arrays
+    first = arrays[0]
+    if api.is_torch_array(first):  # One view of all takes a fifth of the time of a view of each.
+        return np.asarray(host(api.array_namespace(first).stack(arrays)))
+    plain = [host(array) for array in arrays] if not isinstance(first, np.ndarray) else arrays
+    shape = (len(plain), *plain[0].shape)
+    return np.concatenate(plain).reshape(shape) if plain[0].ndim else np.array(plain)
 
 
 def between(array: Any, start: int, stop: int) -> Any:

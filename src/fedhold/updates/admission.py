@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from numbers import Real
 from operator import attrgetter, itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +28,7 @@ from fedhold.kernels import (
     largest,
     loops,
     middle,
+    stacked,
     to_host,
     unscaled,
 )
@@ -41,7 +42,6 @@ __all__ = ["Admission", "Sent", "admit", "gather"]
 
 LITTLE, PART = 2**22, 16  # numbers, and the part of all numbers up to which small arrays are copied
 FLAT = "a dict of arrays of NumPy"
-Value = TypeVar("Value")
 AGGREGABLE, MASK = ("float", "integer"), "bool"
 LONGEST_REASON = 200  # characters. A client chooses the names of its arrays, which reasons quote.
 FARTHEST = 1e100  # A start with larger numbers is refused, so that all of them can be squared.
@@ -177,7 +177,7 @@ def _template(update: object, name: str) -> list[Leaf]:
     return leaves
 
 
-def gather(updates: object, samples: ArrayLike | None, sample_cap: float | None, like: object | None) -> Sent:
+def gather(updates: Any, samples: ArrayLike | None, sample_cap: float | None, like: object | None) -> Sent:
     """Check the structure, dtypes and samples of every client; reject only those that fail. No number is read.
 
     updates     what clients sent, as for aggregate()
@@ -185,40 +185,37 @@ def gather(updates: object, samples: ArrayLike | None, sample_cap: float | None,
     sample_cap  the multiple of the median n_i at which claims are capped; None trusts all claims
     like        an update of the right structure; None: the structure that most clients share is right
     """
-    clients = _clients(updates)
-    stacked = is_array(updates)
-    reasons = [""] * len(clients)
-    columns = None if stacked else _columns(clients)
-    alike = stacked or columns is not None
-    leaves, signatures = _of_first(clients[0], columns) if alike else _flattened(clients, reasons)
+    m, columns = _count(updates), None
+    reasons, leaves = [""] * m, list[list[Leaf] | None]()
+    if is_array(updates):
+        leaves = [[Leaf((), updates[0])]]
+    elif (columns := _columns(updates)) is not None:
+        leaves = [[Leaf(leaf.path, column[0]) for leaf, column in zip(flatten(updates[0]), columns, strict=True)]]
+    else:
+        leaves = [_arrays_of(update, reasons, i) for i, update in enumerate(updates)]
+    alike = len(leaves) < m  # The first client stands for all.
+    signatures = [None if own is None else signature(own) for own in leaves]
     expected = _expected(signatures, like)
     for i, own in enumerate(signatures):
         if own is not None and own != expected:
             reason = visible(describe(own, expected), LONGEST_REASON)
-            for client in range(len(clients)) if alike else [i]:
-                reasons[client] = reason
-    claimed = _claimed(samples, len(clients))
-    if samples is not None:
-        for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
-            reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
+            reasons[i : m if alike else i + 1] = [reason] * (m if alike else 1)
+    claimed = np.ones(m) if samples is None else _claimed(samples, m, reasons)
     sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
     _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
     _limit(claimed[sound], sample_cap)  # Whatever is wrong with the cap is an error before anything is read.
 
     counters = Counters((), ())
-    if columns is None and not stacked:
-        chosen = [[leaf.array for leaf in parts] for i in sound if (parts := leaves[i]) is not None]
-        columns = [list(column) for column in zip(*chosen, strict=True)]
-    elif columns is not None and len(sound) < len(clients):
-        columns = [[column[i] for i in sound] for column in columns]
-    if columns is not None:
+    if is_array(updates):
+        matrix = _stacked(updates, sound)
+    else:
+        if columns is None:
+            columns = list(map(list, zip(*([leaf.array for leaf in leaves[i] or ()] for i in sound), strict=True)))
+        elif len(sound) < m:
+            columns = [[column[i] for i in sound] for column in columns]
         columns, counters = _apart(expected, columns)
         matrix = Updates(_sources_of(columns), len(sound))
-    else:
-        sources, everyone = _sources(updates, sound), len(sound) == len(clients)
-        several = not hasattr(sources[0].rows, "dtype")  # They are the sound clients' alone.
-        matrix = _kind_of(updates)(sources, len(sound), clients=None if everyone or several else sound)
-    chosen_leaves = [leaves[0]] if alike else [leaves[i] for i in sound.tolist()]
+    of = [0] if alike else sound.tolist()
     return Sent(
         updates=matrix,
         sound=sound,
@@ -226,8 +223,8 @@ def gather(updates: object, samples: ArrayLike | None, sample_cap: float | None,
         cap=sample_cap,
         reasons=tuple(reasons),
         counters=counters,
-        templates=[like] if like is not None else [clients[i] for i in ([sound[0]] if alike else sound)],
-        dtypes=[[dtype_name(leaf.array) for leaf in own] for own in chosen_leaves if own is not None],
+        templates=[like] if like is not None else [updates[i] for i in of],
+        dtypes=[[dtype_name(leaf.array) for leaf in leaves[i] or ()] for i in of],
     )
 
 
@@ -268,7 +265,7 @@ def admit(sent: Sent, wanted: Wanted, *, around_zero: bool = False) -> Admission
         reasons=tuple(reasons),
         counters=sent.counters if fit.all() else sent.counters.take(np.flatnonzero(fit)),
         template=_most_usual(templates) if len(templates) > 1 else templates[0],
-        dtypes=_most_dtypes(dtypes),
+        dtypes=_most_dtypes(dtypes) if len(dtypes) > 1 else dtypes[0],
     )
 
 
@@ -281,7 +278,7 @@ def _anew(wanted: Wanted, *, everyone: bool) -> Wanted:
     return None if sampled or (isinstance(wanted, Centre | Columnwise) and not everyone) else wanted
 
 
-def _apart(expected: Signature, columns: list[list[Any]]) -> tuple[list[list[Any]], Counters]:
+def _apart(expected: Signature, columns: list[Sequence[Any]]) -> tuple[list[Sequence[Any]], Counters]:
     """The arrays that a rule aggregates, and the counters. In a model without floating numbers nothing is a counter."""
     floats = [sort == "float" for _, _, sort in expected]
     if all(floats) or not _has_floats(expected):
@@ -321,14 +318,14 @@ def _is_flat(update: object) -> bool:
     return isinstance(update, dict) and all(isinstance(part, np.ndarray) for part in update.values())
 
 
-def _clients(updates: object) -> Sequence[Any]:
-    """The updates as a sequence with one entry per client."""
+def _count(updates: Any) -> int:
+    """How many clients there are; an error unless `updates` has one entry per client."""
     if is_dask(updates):
         from fedhold.updates.cluster import require_blocks
 
         require_blocks(updates)
     if is_array(updates):
-        shape = tuple(updates.shape)  # type: ignore[attr-defined]
+        shape = tuple(updates.shape)
         if len(shape) < 2:
             raise ValueError(
                 f"updates must have one row per client, got shape {shape}. Pass an (m, d) array; for one number per client, "
@@ -340,14 +337,13 @@ def _clients(updates: object) -> Sequence[Any]:
         raise TypeError("updates must be an array or a list with one update per client. Pass list(updates.values()).")
     elif not isinstance(updates, list | tuple):
         raise TypeError(f"updates are a {type(updates).__name__}. Pass an array or a list with one update per client.")
-    if len(updates) == 0:  # type: ignore[arg-type]
+    if len(updates) == 0:
         raise ValueError("updates holds no clients. Keep the current model for this round.")
-    return updates  # type: ignore[return-value]
+    return len(updates)
 
 
-def _columns(clients: Sequence[Any]) -> list[list[Any]] | None:
-    """Each array of the model for all clients, as NumPy views; None unless all sent arrays of one library, structure, shape
-    and dtype.
+def _columns(clients: Sequence[Any]) -> list[Sequence[Any]] | None:
+    """Each array of the model for all clients; None unless all sent arrays of one library, structure, shape and dtype.
 
     Most rounds are like this: an array is then looked at for all clients at once, in a fifth of the time that it takes to look
     at each client by itself.
@@ -360,62 +356,47 @@ def _columns(clients: Sequence[Any]) -> list[list[Any]] | None:
             paths = [path for path, _ in flatten(clients[0])]
             if not paths or any(len(path) != 1 for path in paths) or set(map(len, clients)) != {len(paths)}:
                 return None
-            columns = [list(map(itemgetter(key), clients)) for (key,) in paths]
+            columns = _views([list(map(itemgetter(key), clients)) for (key,) in paths])
         else:
-            columns = [list(clients)]
-        columns = [_views(column) for column in columns]
+            columns = _views([list(clients)])
     except Exception:  # Whoever sent what cannot be read is found when each client is looked at by itself.
         return None
     sorts = [kind(column[0]) for column in columns]
-    # Bools alone have no mean. Each client is then told so.
-    return (
-        None
-        if MASK in sorts and not any(s == "float" and count(c[0]) for s, c in zip(sorts, columns, strict=True))
-        else columns
-    )
+    floats = any(sort == "float" and count(column[0]) for sort, column in zip(sorts, columns, strict=True))
+    return None if MASK in sorts and not floats else columns  # Bools alone have no mean. Each client is then told so.
 
 
-def _views(column: list[Any]) -> list[Any]:
+def _views(columns: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     """NumPy views of arrays that are alike; an error where they are not, or are of a kind that needs a closer look."""
-    (library,) = set(map(type, column))
-    if library is not np.ndarray:
-        if not is_array(column[0]) or is_dask(column[0]):
+    views = list[Any]()
+    for column, together in zip(columns, _small(columns), strict=True):
+        (library,) = set(map(type, column))
+        dtypes = list(map(attrgetter("dtype"), column))
+        if not is_array(column[0]) or is_dask(column[0]) or dtypes.count(dtypes[0]) < len(dtypes):
             raise TypeError
-        column = list(map(library.numpy, column)) if hasattr(library, "numpy") else list(map(host, column))
-    first = column[0]
-    if not is_plain(first) or kind(first) not in (*AGGREGABLE, MASK):
-        raise TypeError
-    forms = list(map(attrgetter("dtype", "shape"), column))
-    if forms.count(forms[0]) < len(forms):
-        raise TypeError
-    return column
+        if together and library is not np.ndarray:
+            views.append(stacked(column))
+        else:
+            views.append(column if library is np.ndarray else list(map(host, column)))
+            shapes = list(map(attrgetter("shape"), column))
+            if shapes.count(shapes[0]) < len(shapes):
+                raise TypeError
+        first = views[-1][0]
+        if not is_plain(first) or kind(first) not in (*AGGREGABLE, MASK):
+            raise TypeError
+    return views
 
 
-def _of_first(update: Any, columns: list[list[Any]] | None) -> tuple[list[list[Leaf] | None], list[Signature | None]]:
-    """The arrays of the first update and their signature, which stand for all: those of all clients are alike."""
-    if columns is None:
-        first = [Leaf((), update)]
-    else:
-        first = [Leaf(leaf.path, column[0]) for leaf, column in zip(flatten(update), columns, strict=True)]
-    return [first], [signature(first)]
-
-
-def _flattened(clients: Sequence[Any], reasons: list[str]) -> tuple[list[list[Leaf] | None], list[Signature | None]]:
-    """The arrays of every client and their signature; None, and a reason, for a client that sent something else."""
-    arrays: list[list[Leaf] | None] = []
-    signatures: list[Signature | None] = []
-    for i, update in enumerate(clients):
-        try:
-            leaves = _readable(update)
-            if any(is_dask(leaf.array) for leaf in leaves):
-                raise TypeError("a Dask array of its own; those of all clients make one, dask.array.stack(updates)")
-            arrays.append(leaves)
-            signatures.append(signature(leaves))
-        except Exception as problem:  # An object that a client sent may raise anything; it costs only that client.
-            reasons[i] = visible(problem, LONGEST_REASON) or type(problem).__name__
-            arrays.append(None)
-            signatures.append(None)
-    return arrays, signatures
+def _arrays_of(update: Any, reasons: list[str], client: int) -> list[Leaf] | None:
+    """The arrays of a client; None, and a reason, where it sent something else."""
+    try:
+        leaves = _readable(update)
+        if any(is_dask(leaf.array) for leaf in leaves):
+            raise TypeError("a Dask array of its own; those of all clients make one, dask.array.stack(updates)")
+        return leaves
+    except Exception as problem:  # An object that a client sent may raise anything; it costs only that client.
+        reasons[client] = visible(problem, LONGEST_REASON) or type(problem).__name__
+        return None
 
 
 def _readable(update: object) -> list[Leaf]:
@@ -437,7 +418,7 @@ def _expected(signatures: list[Signature | None], like: object | None) -> Signat
     if like is not None:
         expected = signature(_template(like, "like"))
     else:
-        ranking = _ranking([own for own in signatures if own is not None])
+        ranking = Counter(own for own in signatures if own is not None).most_common(2)
         if not ranking:
             return ()
         if len(ranking) > 1 and ranking[0][1] == ranking[1][1]:
@@ -451,9 +432,8 @@ def _expected(signatures: list[Signature | None], like: object | None) -> Signat
     return expected
 
 
-def _claimed(samples: ArrayLike | None, m: int) -> Vector:
-    if samples is None:
-        return np.ones(m)
+def _claimed(samples: ArrayLike, m: int, reasons: list[str]) -> Vector:
+    """The n_i that clients claim. What is no positive number costs its client the round."""
     # Claims in a list are read one by one, so that a claim of "many" costs only the client that made it.
     if isinstance(samples, list | tuple):
         samples = [_number(claim) for claim in samples]
@@ -462,6 +442,8 @@ def _claimed(samples: ArrayLike | None, m: int) -> Vector:
         raise TypeError(f"samples must be numbers, got dtype {claimed.dtype}. Pass one n_i per client, or None.")
     if claimed.shape != (m,):
         raise ValueError(f"samples have shape {claimed.shape} for {m} clients. Pass {m} numbers, one n_i per client.")
+    for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
+        reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
     return claimed.astype(np.float64)
 
 
@@ -495,38 +477,39 @@ def _someone(left: NDArray[np.intp], reasons: list[str], hint: str = "") -> None
         )
 
 
-def _sources(updates: Any, sound: NDArray[np.intp]) -> tuple[Source, ...]:
-    """The source of all clients in one array."""
+def _stacked(updates: Any, sound: NDArray[np.intp]) -> Updates:
+    """The updates of clients that are the rows of one array."""
+    m, chosen = len(sound), None if len(sound) == len(updates) else sound
     if is_dask(updates):
-        from fedhold.updates.cluster import source_of
+        from fedhold.updates.cluster import ClusterUpdates, source_of  # Others do not need Dask.
 
-        return (source_of(updates),)
+        return ClusterUpdates((source_of(updates),), m, chosen)
     array = host(updates)
     size = count(array) // len(array)
     if array.ndim > 2 and isinstance(array, np.ndarray) and not array.flags.c_contiguous:
-        return (Source.of([array[i] for i in sound], size),)  # To flatten the whole array would copy it.
-    return (Source.of(array if array.ndim == 2 else array.reshape(len(array), size), size),)
+        return Updates((Source.of([array[i] for i in sound], size),), m)  # To flatten the whole array would copy it.
+    return Updates((Source.of(array if array.ndim == 2 else array.reshape(len(array), size), size),), m, chosen)
 
 
-def _sources_of(columns: list[list[Any]]) -> tuple[Source, ...]:
+def _sources_of(columns: list[Sequence[Any]]) -> tuple[Source, ...]:
     """One source per array of the model, or for neighbouring small ones, given each array for all clients."""
-    sizes, sources = [count(column[0]) for column in columns], list[Source]()
-    small, dtypes = _small(columns, sizes), [read_dtype(column) for column in columns]
-    for (together, dtype), group in groupby(range(len(columns)), lambda k: (small[k], dtypes[k])):
-        keys = list(group)
+    sources, dtypes = list[Source](), [read_dtype(column) for column in columns]
+    for (together, dtype), group in groupby(zip(_small(columns), dtypes, columns, strict=True), itemgetter(0, 1)):
+        neighbours = [column for *_, column in group]
         if together:
-            sources.append(_joined(columns[keys[0] : keys[-1] + 1], dtype))
+            sources.append(_joined(neighbours, dtype))
         else:
-            sources += [Source.of(columns[k], sizes[k]) for k in keys]
+            sources += [Source.of(list(column), count(column[0])) for column in neighbours]
     return tuple(sources)
 
 
-def _small(columns: list[list[Any]], sizes: list[int]) -> list[bool]:
+def _small(columns: Sequence[Sequence[Any]]) -> list[bool]:
     """Which arrays are copied to one with their neighbours: passes over many small arrays would take longer than the copy.
 
     All of them where there are few numbers; otherwise those that stay in cache, if they are few beside the others.
     """
-    m, numbers = len(columns[0]), len(columns[0]) * sum(sizes)
+    m, sizes = len(columns[0]), [count(column[0]) for column in columns]
+    numbers = m * sum(sizes)
     if any(isinstance(column[0], StoredArray) for column in columns):
         return [False] * len(columns)
     if numbers <= LITTLE:
@@ -538,32 +521,18 @@ def _small(columns: list[list[Any]], sizes: list[int]) -> list[bool]:
     return small if as_they_come and copied <= numbers // PART else [False] * len(columns)
 
 
-def _joined(columns: list[list[Any]], dtype: type[np.float32] | type[np.float64]) -> Source:
+def _joined(columns: list[Sequence[Any]], dtype: type[np.float32] | type[np.float64]) -> Source:
     """Some arrays of every client, one after the other, as one array."""
     ends = np.cumsum([count(column[0]) for column in columns]).tolist()
     matrix = np.empty((len(columns[0]), ends[-1]), dtype)
     with np.errstate(over="ignore"):  # A longdouble beyond float64 becomes infinite, and its client is rejected.
-        for start, end, arrays in zip([0, *ends], ends, columns, strict=False):
-            plain = [array if array.dtype is matrix.dtype else to_host(array, None) for array in arrays]
-            matrix[:, start:end] = np.concatenate([array.reshape(-1) for array in plain]).reshape(len(matrix), -1)
+        for start, end, column in zip([0, *ends], ends, columns, strict=False):
+            alike = isinstance(column, np.ndarray) or set(map(attrgetter("dtype"), column)) == {matrix.dtype}
+            arrays = column if alike else [to_host(array, None) for array in column]
+            matrix[:, start:end] = to_host(stacked(arrays), None).reshape(len(matrix), -1)
     return Source.of(matrix, ends[-1])
-
-
-def _kind_of(updates: object) -> type[Updates]:
-    if not is_dask(updates):
-        return Updates
-    from fedhold.updates.cluster import ClusterUpdates  # It is imported here, so that others do not need Dask.
-
-    return ClusterUpdates
 
 
 def _most_dtypes(names: list[list[str]]) -> list[str]:
     """For each array of the model, the dtype in which most clients sent it."""
-    return [_ranking(list(column))[0][0] for column in zip(*names, strict=True)]
-
-
-def _ranking(values: list[Value]) -> list[tuple[Value, int]]:
-    """The distinct values and how often each is there, the most frequent first. Most often all are alike, which is fast."""
-    if values and values.count(values[0]) == len(values):
-        return [(values[0], len(values))]
-    return Counter(values).most_common()
+    return [Counter(column).most_common(1)[0][0] for column in zip(*names, strict=True)]

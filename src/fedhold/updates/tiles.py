@@ -129,7 +129,7 @@ class Source:
 
 def read_dtype(arrays: Sequence[Any]) -> type[np.float32] | type[np.float64]:
     """What these arrays are read as: float32 where none of them has more digits."""
-    dtypes = set(map(attrgetter("dtype"), arrays))
+    dtypes = set(map(attrgetter("dtype"), arrays)) if isinstance(arrays, list) else ()
     names = {dtype_name(array) for array in (arrays if len(dtypes) > 1 else arrays[:1])}
     return np.float64 if any(compute_dtype(name) is np.float64 for name in names) else np.float32
 
