@@ -107,8 +107,8 @@ def aggregate(
 
 def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> Aggregation:
     """What the stages make of the admitted clients."""
-    places = [place for place in (call.start, call.root) if place is not None]
-    geometry = Geometry(admission.updates.reaching(*places), admission.samples, admission.look)
+    updates, places = admission.updates, [place for place in (call.start, call.root) if place is not None]
+    geometry = Geometry(updates.reaching(*places) if places else updates, admission.samples, admission.look)
     try:
         account = _account(stages, geometry, admission, call)
     except ValueError as problem:
@@ -197,7 +197,8 @@ def _account(stages: Sequence[Stage], geometry: Geometry, admission: Admission, 
         matrix = _run(stage, points, call)
         mixture = matrix if mixture is None else matrix @ mixture
         points = geometry.mixed(mixture, _mixed_samples(mixture, admission.samples))
-    stage = _for_admitted(final, admission).among(points.m, admission.rejected)
+    stage = _for_admitted(final, admission) if admission.rejected else final
+    stage = stage.among(points.m, admission.rejected)
     f = f if stage.f is None else stage.f
     outcome = _run(stage, points, call)
     if isinstance(outcome, Columnwise):

@@ -40,20 +40,18 @@ def plan_for(stages: Sequence[Stage], sent: Sent) -> Plan:
     rows = len(sent.reasons)
     for stage in stages:
         rows = stage.check(rows)
-    return Plan(_wanted(stages, sent), any(stage.declared.from_zero for stage in stages))
-
-
-def _wanted(stages: Sequence[Stage], sent: Sent) -> Wanted:
     updates, m = sent.updates, sent.updates.m
     *mixings, final = stages
-    by_columns = final.declared.view == "columns"
+    declared, by_columns = final.declared, final.declared.view == "columns"
+    in_memory = 0 if by_columns else SEVERAL if declared.spreads else FEW
+    saves_passes = m <= (PAIRED if updates.costly_to_read else in_memory) and declared.centres
+    few_pairs = m <= MAX_PAIRED or updates.costly_to_read
+    wanted: Wanted = None
     if by_columns and not mixings:
         everyone = final.among(m, sent.rejected)  # The row counts only if all of these clients are admitted.
-        return Columnwise(partial(everyone.function, **everyone.parameters))
-    in_memory = 0 if by_columns else SEVERAL if final.declared.spreads else FEW
-    saves_passes = m <= (PAIRED if updates.costly_to_read else in_memory) and final.declared.centres
-    few_pairs = m <= MAX_PAIRED or updates.costly_to_read
-    if saves_passes or (few_pairs and any(stage.declared.pairs for stage in stages)):
-        return AllPairs()
-    begins = final.declared.begins
-    return None if begins is None or mixings else begins(updates, sent.samples)
+        wanted = Columnwise(partial(everyone.function, **everyone.parameters))
+    elif saves_passes or (few_pairs and any(stage.declared.pairs for stage in stages)):
+        wanted = AllPairs()
+    elif declared.begins is not None and not mixings:
+        wanted = declared.begins(updates, sent.samples)
+    return Plan(wanted, any(stage.declared.from_zero for stage in stages))

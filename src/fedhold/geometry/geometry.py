@@ -103,19 +103,18 @@ class Geometry:
         self.samples = samples
         self.m, self.d, self.resolution = updates.m, updates.d, updates.resolution
         self._reference = None if look is None else look.reference
-        self._find_gram = self._gram_of_look
+        # |X_i - r|^2, where the first pass has found them.
+        self._squares = None if look is None or isinstance(look.wanted, Columnwise) else look.squares
+        self._find_gram: Callable[[], Gram | None] | None = None
         self._last: tuple[Weights, Measurement] | None = None
-
-    def _gram_of_look(self) -> Gram | None:
-        if self._look is None or self._look.pairs is None:
-            return None
-        gram = Gram(self._look.pairs)
-        return gram if gram.is_precise(self.resolution) else None
 
     @cached_property
     def _gram(self) -> Gram | None:
         """The Gram matrix, where it is known and precise. That of mixed points is made when it is first needed."""
-        return self._find_gram()
+        if self._find_gram is not None:
+            return self._find_gram()
+        gram = None if self._look is None or self._look.pairs is None else Gram(self._look.pairs)
+        return gram if gram is not None and gram.is_precise(self.resolution) else None
 
     def __getattr__(self, name: str) -> NoReturn:
         """Most often the caller of a rule of his own took it for the array of updates."""
@@ -188,7 +187,7 @@ class Geometry:
 
     def lengths(self) -> Vector:
         """|X_i| of every client."""
-        if self._knows_squares and self._reference is None:
+        if self._squares is not None and self._reference is None:
             return np.sqrt(self._squares)
         return np.sqrt(self._updates.sum(loops.squares))
 
@@ -431,22 +430,11 @@ class Geometry:
             self._last = weights.copy(), found
         return found
 
-    @property
-    def _knows_squares(self) -> bool:
-        return self._look is not None and not isinstance(self._look.wanted, Columnwise)
-
-    @property
-    def _squares(self) -> Vector:
-        """|X_i - r|^2, as the first pass has found them."""
-        assert self._look is not None
-        return self._look.squares
-
     def _by_products(self, weights: Weights) -> Measurement | None:
         """|X_i - c|^2 = |X_i - r|^2 - 2 <X_i - r, c - r> + |c - r|^2; None where too many digits would be lost."""
-        if not self._knows_squares:
+        look, own = self._look, self._squares
+        if look is None or own is None:
             return None
-        look = self._look
-        assert look is not None
         if isinstance(look.wanted, Centre) and look.products is not None and (look.wanted.weights == weights).all():
             found, row = look.products, look.row
         else:
@@ -454,8 +442,8 @@ class Geometry:
             found, row = self._updates.read(loop, minus=self._reference, row=True)
         assert row is not None
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = self._squares - 2 * found.along + found.size
-            doubt = self.resolution * (self._squares + found.size + np.sqrt(self._squares * found.size))
+            squares = own - 2 * found.along + found.size
+            doubt = self.resolution * (own + found.size + np.sqrt(own * found.size))
         return Measurement(row, np.sqrt(squares)) if (squares > TRUSTED * doubt).all() else None
 
     def _by_subtraction(self, weights: Weights, pulls: Weights | None, around: Vector | int | None) -> Measurement:

@@ -76,11 +76,6 @@ class Gram:
         return np.sqrt(np.maximum(self.matrix.diagonal(), 0.0))
 
     @cached_property
-    def farthest(self) -> float:
-        """The largest of them."""
-        return float(self.away.max())
-
-    @cached_property
     def squared_distances(self) -> Matrix:
         """|X_i - X_j|^2 for all pairs, exactly 0 on the diagonal."""
         own = self.matrix.diagonal()
@@ -105,8 +100,6 @@ class Gram:
             towards += rest * origin.along
             reach += abs(rest) * sqrt(origin.size)
         squares = self.matrix.diagonal() - 2 * towards + size
-        if np.minimum.reduce(squares) > TRUSTED * resolution * (self.farthest + reach) ** 2:
-            return np.sqrt(squares)
         doubtful = TRUSTED * resolution * np.square(self.away + reach)
         return np.sqrt(squares) if (squares > doubtful).all() else None
 

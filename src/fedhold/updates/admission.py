@@ -117,9 +117,14 @@ class Admission:
         if is_dask(self.template):
             template, name = self.template, self.dtypes[0]
             return vector.map_blocks(_piece, self.updates.base, template.dtype, name, dtype=template.dtype)  # type: ignore[attr-defined]
-        shapes = [tuple(leaf.array.shape) for leaf in self._measured(flatten(self.template))]
-        numbers = self.updates.in_order(unscaled(vector, self.updates.base), shapes)
-        return rebuild(self.template, numbers, self.dtypes, self.counters.medians(weights))
+        if self.updates.base:
+            vector = unscaled(vector, self.updates.base)
+        if self.updates.has_other_order:
+            shapes = [tuple(leaf.array.shape) for leaf in self._measured(flatten(self.template))]
+            vector = self.updates.in_order(vector, shapes)
+        return rebuild(
+            self.template, vector, self.dtypes, self.counters.medians(weights) if self.counters.paths else {}
+        )
 
     def received(self, update: object) -> Vector:
         """What the caller received as an update, in the units in which the updates are read: rounded to its dtype."""
@@ -202,7 +207,8 @@ def gather(updates: Any, samples: ArrayLike | None, sample_cap: float | None, li
             reasons[i : m if alike else i + 1] = [reason] * (m if alike else 1)
     claimed = np.ones(m) if samples is None else _claimed(samples, m, reasons)
     sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
-    _someone(sound, reasons, "" if like is None else " Or pass as `like` what clients were to send.")
+    if not len(sound):
+        raise _nobody(reasons, "" if like is None else " Or pass as `like` what clients were to send.")
     _limit(claimed[sound], sample_cap)  # Whatever is wrong with the cap is an error before anything is read.
 
     counters = Counters((), ())
@@ -239,7 +245,8 @@ def admit(sent: Sent, wanted: Wanted, *, around_zero: bool = False) -> Admission
     if not look.usable:
         magnitudes = matrix.sum(loops.largest, join=np.maximum)
         fit = _fit(magnitudes, sent.sound, reasons)
-        _someone(sent.sound[fit], reasons)
+        if not fit.any():
+            raise _nobody(reasons)
         chosen = matrix if fit.all() else matrix.take(np.flatnonzero(fit))
         scaled = chosen.scaled(magnitudes[fit])
         known = look if fit.all() else look.of(fit)
@@ -469,12 +476,12 @@ def _limit(claimed: Vector, sample_cap: float | None) -> float:
     return sample_cap * middle(claimed)
 
 
-def _someone(left: NDArray[np.intp], reasons: list[str], hint: str = "") -> None:
-    if len(left) == 0:
-        first = Counter(reasons).most_common(1)[0]
-        raise ValueError(
-            f"all {len(reasons)} clients were rejected; {first[1]} of them because: {first[0]}. Keep the current model.{hint}"
-        )
+def _nobody(reasons: list[str], hint: str = "") -> ValueError:
+    """The error where no client is left."""
+    ((reason, often),) = Counter(reasons).most_common(1)
+    return ValueError(
+        f"all {len(reasons)} clients were rejected; {often} of them because: {reason}. Keep the current model.{hint}"
+    )
 
 
 def _stacked(updates: Any, sound: NDArray[np.intp]) -> Updates:

@@ -142,11 +142,6 @@ class ClusterUpdates(Updates):
 
     # Some columns, in this process.
 
-    def sample(self, columns: int) -> Block:
-        if self.d <= 2 * columns:
-            return self._here(self._array)
-        return super().sample(columns)
-
     def columns(self, chosen: NDArray[np.intp]) -> Block:
         return self.widened()._here(self._array[:, chosen])  # type: ignore[attr-defined]
 

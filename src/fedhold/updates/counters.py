@@ -39,8 +39,6 @@ class Counters:
 
     def medians(self, weights: Weights | None) -> dict[Path, NDArray[Any]]:
         """The weighted median of every number, by the path of its array; None, or weights that are all 0, count as equal."""
-        if not self.paths:
-            return {}
         m = len(self.columns[0])
         votes = np.ones(m) if weights is None or not weights.any() else weights
         found: list[list[NDArray[Any]]] = [[] for _ in self.paths]

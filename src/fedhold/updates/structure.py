@@ -111,27 +111,23 @@ def rebuild(template: object, vector: Vector, dtypes: list[str], known: Mapping[
     dtypes  the names of the dtypes of its arrays, in the order of `flatten`
     known   by path, the numbers of the arrays that `vector` leaves out
     """
-    offset = 0
-    built: dict[Path, Any] = {}
-    for leaf, dtype in zip(flatten(template), dtypes, strict=True):
-        form_of = leaf.array.stand_in if isinstance(leaf.array, StoredArray) else leaf.array
-        numbers: NDArray[Any] | None = known.get(leaf.path)
+    offset, names = 0, iter(dtypes)
+
+    def made(part: Any, path: Path) -> Any:
+        nonlocal offset
+        if isinstance(part, Mapping):  # In the order of `flatten`, and then in that of the template.
+            parts = {key: made(part[key], (*path, key)) for key in _sorted(part)}
+            return {key: parts[key] for key in part}
+        if isinstance(part, list | tuple):
+            found = [made(one, (*path, i)) for i, one in enumerate(part)]
+            return tuple(found) if isinstance(part, tuple) else found
+        numbers = known.get(path)
         if numbers is None:
-            size = count(leaf.array)
-            numbers = vector[offset : offset + size]
-            offset += size
-        built[leaf.path] = from_host(numbers, form_of, dtype)
-    return _fill(template, built, ())
+            start, offset = offset, offset + count(part)
+            numbers = vector[start:offset]
+        return from_host(numbers, part.stand_in if isinstance(part, StoredArray) else part, next(names))
 
-
-def _fill(template: object, built: dict[Path, Any], path: Path) -> Any:
-    if path in built:
-        return built[path]
-    if isinstance(template, Mapping):
-        return {key: _fill(part, built, (*path, key)) for key, part in template.items()}
-    assert isinstance(template, list | tuple)
-    parts = [_fill(part, built, (*path, i)) for i, part in enumerate(template)]
-    return tuple(parts) if isinstance(template, tuple) else parts
+    return made(template, ())
 
 
 def count(array: Any) -> int:

@@ -121,11 +121,6 @@ class Source:
         """One client's array in the order in which its numbers are read."""
         return array.reshape(-1) if self.axes is None else array.transpose(self.axes).reshape(-1)
 
-    @property
-    def is_stored(self) -> bool:
-        """Whether every pass reads files."""
-        return isinstance(self.rows, list) and isinstance(self.rows[0], StoredArray)
-
 
 def read_dtype(arrays: Sequence[Any]) -> type[np.float32] | type[np.float64]:
     """What these arrays are read as: float32 where none of them has more digits."""
@@ -181,11 +176,6 @@ class Span:
     stop: int
     pieces: tuple[tuple[Source, int, int], ...]
 
-    @property
-    def at(self) -> slice:
-        """The columns as a slice."""
-        return slice(self.start, self.stop)
-
 
 @dataclass(frozen=True)
 class Updates:
@@ -214,7 +204,8 @@ class Updates:
     @property
     def costly_to_read(self) -> bool:
         """Whether a pass over the data costs more than any computation with it, because it reads files or a cluster."""
-        return self.sources[0].is_stored
+        rows = self.sources[0].rows
+        return isinstance(rows, list) and isinstance(rows[0], StoredArray)
 
     @cached_property
     def dtype(self) -> type[np.float32] | type[np.float64]:
@@ -264,7 +255,7 @@ class Updates:
         """The rows as one array in memory, for mixtures that are read many times."""
         rows = np.empty((self.m, self.d), self.dtype)
         for span in self.spans(TILE):
-            rows[:, span.at] = self.tile(span)
+            rows[:, span.start : span.stop] = self.tile(span)
         return replace(self, sources=(Source.of(rows, self.d),), clients=None, base=0, mixture=None)
 
     # Vectors of d numbers.
@@ -276,20 +267,18 @@ class Updates:
     def vector(self, arrays: list[Any], dtype: DTypeLike = np.float64) -> Vector:
         """The arrays of one update as a vector of d numbers."""
         flat = [to_host(array, None) for array in arrays]
-        if self._in_other_order:
+        if self.has_other_order:
             flat = [source.as_read(array) for source, array in zip(self.sources, flat, strict=True)]
         return np.concatenate([array.reshape(-1) for array in flat], dtype=dtype, casting="same_kind")
 
     def in_order(self, vector: Vector, shapes: list[tuple[int, ...]]) -> Vector:
         """A vector of d numbers, from the order in which they are read to that of the arrays with these shapes."""
-        if not self._in_other_order:
-            return vector
         ends = np.cumsum([source.size for source in self.sources])[:-1]
         parts = zip(self.sources, np.split(vector, ends), shapes, strict=True)
         return np.concatenate([source.in_order(part, shape) for source, part, shape in parts])
 
-    @property
-    def _in_other_order(self) -> bool:
+    @cached_property
+    def has_other_order(self) -> bool:
         """Whether some arrays are read in another order than that of their axes. Then no source holds several of them."""
         return any(source.axes is not None for source in self.sources)
 
@@ -306,7 +295,7 @@ class Updates:
         row: Vector = np.empty(self.d, self.dtype)
         alone = self.take(np.array([client]))
         for span in alone.spans(TILE):
-            row[span.at] = alone.tile(span)[0]
+            row[span.start : span.stop] = alone.tile(span)[0]
         return row
 
     # Reading.
@@ -343,12 +332,14 @@ class Updates:
             total, buffer = None, None if self._is_view else np.empty(self._most_bytes(some), np.uint8)
             with np.errstate(over="ignore", invalid="ignore"):  # It is set here because threads do not inherit it.
                 for span in some:
-                    tile = self.tile(span, buffer)
-                    found, piece = _run(
-                        loop, tile, _place(tile, minus, span.at), [v[span.at] for v in vectors], row=row
-                    )
-                    if piece is not None:
-                        written[span.at] = piece
+                    tile, at = self.tile(span, buffer), slice(span.start, span.stop)
+                    place = None if minus is None else tile[minus] if isinstance(minus, int) else minus[at]
+                    if place is not None:
+                        tile = np.subtract(tile, place, dtype=tile.dtype, casting="same_kind")
+                    found = loop(tile, *[vector[at] for vector in vectors])
+                    if row:  # The piece, as seen from 0.
+                        found, piece = found
+                        written[at] = piece if place is None else piece + place
                     total = found if total is None else join(total, found)
             return total
 
@@ -369,7 +360,7 @@ class Updates:
         """
         if self._is_view:
             rows: Block = self.sources[0].rows
-            return rows[:, span.at]
+            return rows[:, span.start : span.stop]
         wide = any(source.dtype is np.float64 for source, *_ in span.pieces)
         count = self.m if self.mixture is None else self.mixture.shape[1]
         shape, dtype = (count, span.stop - span.start), np.dtype(np.float64 if wide else np.float32)
@@ -420,12 +411,10 @@ class Updates:
 
     def sample(self, columns: int) -> Block:
         """About this many columns, in short runs spread evenly over all of them."""
-        if self.d <= 2 * columns:
-            return np.concatenate([self.tile(span) for span in self.spans(TILE)], axis=1)
         width = min(SAMPLE_RUN, columns)
         runs, last = columns // width, self.d - width
         starts = [k * last // max(runs - 1, 1) for k in range(runs)]
-        return self._joined([(start, start + width) for start in starts])
+        return self._joined([(0, self.d)] if self.d <= 2 * columns else [(start, start + width) for start in starts])
 
     def columns(self, chosen: NDArray[np.intp]) -> Block:
         """The chosen columns (in rising order), in float64."""
@@ -457,23 +446,6 @@ class Updates:
         as_it_is = isinstance(rows, np.ndarray) and rows.dtype == source.dtype and rows.flags.aligned
         as_it_is = as_it_is and rows.strides[1] == rows.itemsize and self.clients is None
         return as_it_is and not (others or self.wide or self.base) and self.mixture is None
-
-
-def _place(tile: Block, minus: Vector | int | None, at: slice) -> Block | None:
-    """What is subtracted from the clients in these columns."""
-    return None if minus is None else tile[minus] if isinstance(minus, int) else minus[at]
-
-
-def _run(
-    loop: Callable[..., Any], tile: Block, place: Block | None, pieces: Sequence[Any], *, row: bool
-) -> tuple[Any, Block | None]:
-    """What a loop finds in a tile less a place; and its piece of the row, as seen from 0."""
-    around = tile if place is None else np.subtract(tile, place, dtype=tile.dtype, casting="same_kind")
-    found = loop(around, *pieces)
-    if not row:
-        return found, None
-    found, piece = found
-    return found, piece if place is None else piece + place
 
 
 @np.errstate(over="ignore", invalid="ignore")
