@@ -9,7 +9,7 @@ A server hands `aggregate` what m clients sent, an m x d matrix that is never bu
 `fedhold.flower` and `fedhold.nvflare` put it into servers, `fedhold.lab` is the laboratory to study it in.
 """
 
-from fedhold import bounds, thresholds
+from fedhold import bounds, sampling, thresholds
 from fedhold.aggregation import aggregate
 from fedhold.certificate import Certificate
 from fedhold.geometry import Geometry
@@ -29,6 +29,7 @@ __all__ = [
     "bounds",
     "open_update",
     "open_updates",
+    "sampling",
     "save_update",
     "thresholds",
 ]

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhold.certificate import Proof
 from fedhold.errors import InfeasibleError
 from fedhold.geometry import Geometry, Measurement, Rescaled, Solved, normalised
+from fedhold.groups import Groups, Patterns, in_groups
 from fedhold.kernels import Matrix, Vector, Weights, numbers, one_blas_thread
 from fedhold.plan import plan_for
 from fedhold.result import CLIPPED, DROPPED, KEPT, REJECTED, STATUSES, Aggregation, Clients
@@ -47,6 +48,8 @@ def aggregate(
     root: Any = None,
     sample_cap: float | None = 3.0,
     like: Any = None,
+    groups: Groups | None = None,
+    exclude: Patterns | None = None,
     **parameters: Any,
 ) -> Aggregation:
     """Aggregate what m clients sent, robustly, and say what was done to each of them.
@@ -63,6 +66,10 @@ def aggregate(
     root        the server's own update, shaped as one update; for the rules that compare clients with it (fl_trust, monna)
     sample_cap  a client's n_i is capped at this multiple of the median; None trusts all claims
     like        an update of the right structure, such as the model you sent; by default the structure that most clients share
+    groups      which arrays have distances of their own, such as {"lora_A": "*.lora_A.*", "lora_B": "*.lora_B.*"}, or a
+                function from a path to a name; "adapters" knows the usual names. The rule runs in each group, and a client's
+                status is its worst one. By default all arrays have one distance together
+    exclude     patterns of the arrays that stay as they are in `like`, such as the heads of a personalised model
     parameters  those of the rule: f=..., threshold=..., ...
 
     Integer and bool arrays next to floating ones (counters, masks) have no distances: each of their numbers becomes the median
@@ -84,6 +91,10 @@ def aggregate(
     'clipped'
     """
     stages = parse(rule, parameters)
+    if groups is not None or exclude is not None:
+        generator = _generator(rng, draws=any(stage.takes("rng") for stage in stages))
+        call = {"rule": stages, "samples": samples, "rng": generator, "sample_cap": sample_cap}
+        return in_groups(aggregate, updates, groups, exclude, like=like, start=start, root=root, **call)
     final = stages[-1]
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")

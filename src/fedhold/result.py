@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, overload
@@ -33,6 +33,7 @@ class Client:
     weight     its part of the aggregate; None for column rules
     share      its weight divided by its part of all samples: 1 is an equal share per sample; None for column rules
     samples    the n_i used
+    groups     its status in each group, where there are groups: the rest of the row is of the group that treats it worst
     """
 
     client: int
@@ -43,6 +44,7 @@ class Client:
     weight: float | None
     share: float | None
     samples: float
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,7 @@ class Clients(Sequence[Client]):
     weights: Vector
     shares: Vector
     samples: Vector
+    groups: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
 
     @overload
     def __getitem__(self, index: int) -> Client: ...
@@ -64,7 +67,8 @@ class Clients(Sequence[Client]):
     def __getitem__(self, index: slice) -> Clients: ...
     def __getitem__(self, index: int | slice) -> Client | Clients:
         if isinstance(index, slice):
-            return Clients(**{name: column[index] for name, column in vars(self).items()})
+            columns = {name: column[index] for name, column in vars(self).items() if name != "groups"}
+            return Clients(**columns, groups={name: statuses[index] for name, statuses in self.groups.items()})
         return Client(
             client=int(self.indices[index]),
             status=str(self.statuses[index]),
@@ -74,6 +78,7 @@ class Clients(Sequence[Client]):
             weight=_number(self.weights[index]),
             share=_number(self.shares[index]),
             samples=float(self.samples[index]),
+            groups={name: str(statuses[index]) for name, statuses in self.groups.items()},
         )
 
     def __len__(self) -> int:
@@ -132,6 +137,8 @@ class Aggregation:
     f           how many liars the rule withstood among the admitted clients: the f given, less the number rejected. Of several
                 stages that take f, the last one's; None where none does
     proof       what `certificate` is made from; None for rules without one
+    groups      the result in each group of arrays, by its name, where there are groups. `weights` and `certificate` are then
+                None, and those of the groups say what there is to say
     """
 
     value: Any
@@ -142,6 +149,7 @@ class Aggregation:
     rule: str
     f: int | None
     proof: Proof | None = field(repr=False)
+    groups: Mapping[str, Aggregation] = field(default_factory=dict, repr=False)
 
     @cached_property
     def certificate(self) -> Certificate | None:

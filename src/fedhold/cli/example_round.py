@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,7 +139,7 @@ def apply_rules(
     return [_outcome(example, rule, {"f": len(example.liars)} if rule == "krum" else {}) for rule in rules]
 
 
-def _outcome(example: ExampleRound, rule: str, parameters: dict[str, int]) -> Outcome:
+def _outcome(example: ExampleRound, rule: str, parameters: dict[str, Any]) -> Outcome:
     times: list[float] = []
     for _ in range(REPEATS):
         started = time.perf_counter()

@@ -35,6 +35,7 @@ from fedhold.updates.first import (
     first_look,
     pair_numbers,
 )
+from fedhold.updates.structure import Path, Rejection, filled, flatten
 from fedhold.updates.tiles import Columns, Updates
 
 __all__ = [
@@ -46,6 +47,8 @@ __all__ = [
     "Columnwise",
     "DamagedFileError",
     "FirstLook",
+    "Path",
+    "Rejection",
     "Sample",
     "Sent",
     "Told",
@@ -53,7 +56,9 @@ __all__ = [
     "Wanted",
     "admit",
     "column_row",
+    "filled",
     "first_look",
+    "flatten",
     "gather",
     "open_update",
     "open_updates",

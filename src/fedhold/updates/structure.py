@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import count as counter
 from typing import Any, NamedTuple
 
@@ -12,13 +13,32 @@ from numpy.typing import NDArray
 from fedhold.kernels import Vector, from_host, is_array, kind
 from fedhold.updates.files import DamagedFileError, StoredArray
 
-__all__ = ["Leaf", "Path", "Signature", "count", "describe", "flatten", "form", "rebuild", "signature"]
+__all__ = [
+    "Leaf",
+    "Path",
+    "Rejection",
+    "Signature",
+    "count",
+    "describe",
+    "filled",
+    "flatten",
+    "form",
+    "rebuild",
+    "signature",
+]
 
 Path = tuple[Any, ...]
 Signature = tuple[tuple[Path, tuple[int, ...], str], ...]
 
 DEEPEST = 16  # levels. A deeper update is a mistake, or an attack that would exhaust the stack.
 MOST = 100_000  # parts. Ten nested lists, each of which holds the next ten times, have 10**10 and would take forever.
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """In a list of updates it stands for a client that cannot take part."""
+
+    reason: str
 
 
 class Leaf(NamedTuple):
@@ -48,7 +68,7 @@ def flatten(update: object) -> list[Leaf]:
                 walk(part[key], (*path, key))
         elif is_array(part) or isinstance(part, StoredArray):
             leaves.append(Leaf(path, part))
-        elif isinstance(part, DamagedFileError):
+        elif isinstance(part, DamagedFileError | Rejection):
             raise TypeError(part.reason)
         else:
             where = f" at {_describe_path(path)}" if path else ""
@@ -99,7 +119,10 @@ def describe(found: Signature, expected: Signature) -> str:
     for path, (shape, sort) in mine.items():
         where = f" at {_describe_path(path)}" if path else ""
         if shape != theirs[path][0]:
-            return f"shape {shape}{where}, expected {theirs[path][0]}"
+            other_rank = (
+                " (an adapter of another rank: send its product B @ A instead)" if "lora" in where.lower() else ""
+            )
+            return f"shape {shape}{where}, expected {theirs[path][0]}{other_rank}"
         if sort != theirs[path][1]:
             return f"dtype of kind {sort}{where}, expected {theirs[path][1]}"
     return "another structure"
@@ -113,21 +136,26 @@ def rebuild(template: object, vector: Vector, dtypes: list[str], known: Mapping[
     """
     offset, names = 0, iter(dtypes)
 
-    def made(part: Any, path: Path) -> Any:
+    def made(path: Path, array: Any) -> Any:
         nonlocal offset
-        if isinstance(part, Mapping):  # In the order of `flatten`, and then in that of the template.
-            parts = {key: made(part[key], (*path, key)) for key in _sorted(part)}
-            return {key: parts[key] for key in part}
-        if isinstance(part, list | tuple):
-            found = [made(one, (*path, i)) for i, one in enumerate(part)]
-            return tuple(found) if isinstance(part, tuple) else found
         numbers = known.get(path)
         if numbers is None:
-            start, offset = offset, offset + count(part)
+            start, offset = offset, offset + count(array)
             numbers = vector[start:offset]
-        return from_host(numbers, part.stand_in if isinstance(part, StoredArray) else part, next(names))
+        return from_host(numbers, array.stand_in if isinstance(array, StoredArray) else array, next(names))
 
-    return made(template, ())
+    return filled(template, made)
+
+
+def filled(template: Any, made: Callable[[Path, Any], Any], path: Path = ()) -> Any:
+    """The structure of `template` with made(path, array) in place of every array, called in the order of `flatten`."""
+    if isinstance(template, Mapping):
+        parts = {key: filled(template[key], made, (*path, key)) for key in _sorted(template)}
+        return {key: parts[key] for key in template}
+    if isinstance(template, list | tuple):
+        found = [filled(part, made, (*path, i)) for i, part in enumerate(template)]
+        return tuple(found) if isinstance(template, tuple) else found
+    return made(path, template)
 
 
 def count(array: Any) -> int:
