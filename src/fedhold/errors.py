@@ -10,7 +10,6 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 __all__ = [
-    "FEWER",
     "MOST_STORED",
     "InfeasibleError",
     "integer",
@@ -24,7 +23,6 @@ __all__ = [
     "word_among",
 ]
 
-FEWER = "Lower f, or gather more clients."  # the remedy where a bound on m in terms of f fails
 MOST_SHOWN = 160  # characters of a client's text that a reader is shown
 MOST_STORED = 200  # characters of it that an audit file keeps
 
