@@ -68,7 +68,6 @@ def fixed(T: float | Sequence[float] | NDArray[np.float64]) -> Threshold:
 
     T  a number of at least 0, or one per client. T = inf gives the mean, T = 0 the geometric median (the limit of small T)
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [2.0], [99.0]]), "huber", threshold=fixed(2.0)).value.round(3)
     array([2.5])
@@ -95,7 +94,6 @@ def by_samples(T0: float, M: float) -> Threshold:
     T0  the part that all clients share, at least 0
     M   the part that shrinks with the samples, at least 0
 
-    >>> import numpy as np
     >>> by_samples(T0=0.5, M=10.0)(np.zeros(2), np.array([25.0, 100.0]))
     array([2.5, 1.5])
 
@@ -117,7 +115,6 @@ def automatic(kappa: float = KAPPA) -> Threshold:
 
     kappa  the threshold in units of the median distance; docs/threshold.md has the experiments behind its default of 0.75
 
-    >>> import numpy as np
     >>> automatic()(np.array([1.0, 2.0, 1e9]), np.ones(3))
     array([1.5, 1.5, 1.5])
 
@@ -147,7 +144,6 @@ def from_theory(
     epsilon  an upper bound on the liars' share of clients and samples; Theorem 1 does not use it
     setting  further fields of `fedhold.bounds.Setting`: ln_c_w, L, r_d, sigma_mu
 
-    >>> import numpy as np
     >>> from_theory(sigma=1.0, d=5, N=20_000, delta=0.05)(np.zeros(20), np.full(20, 1000.0)).round(2)[:2]
     array([2.17, 2.17])
 
