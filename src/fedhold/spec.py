@@ -141,7 +141,7 @@ class Stage(Part):
             declared.bound.check(self.name, m, given["f"])
         if declared.check is not None:
             declared.check(m, **given)
-        return m if declared.rows is None else declared.rows(m, **given)
+        return declared.rows(m, **given)
 
     def among(self, rows: int, rejected: int) -> Stage:
         """The stage as it runs on so many rows, after so many clients were rejected.

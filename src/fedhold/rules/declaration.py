@@ -63,7 +63,7 @@ class Declaration:
                weighs random groups, since a client then shares the fate of its group
     bound      how many clients it needs to withstand f liars; None where it takes no f
     check      (m, **parameters) -> None, which raises an error where parameters beside f do not fit m clients
-    rows       (m, **parameters) -> how many rows a mixing makes of m clients, at most; None where it is one for each
+    rows       (m, **parameters) -> how many rows a mixing makes of m clients, at most; by default one for each
     robust     a liar cannot move it as far as he likes
     source     who published it, and when
     needs      what it needs besides its bound, in words for a reader
@@ -84,7 +84,7 @@ class Declaration:
     accuses: bool = False
     bound: Bound | None = None
     check: Callable[..., None] | None = None
-    rows: Callable[..., int] | None = None
+    rows: Callable[..., int] = lambda m, **_: m
     robust: bool = True
     source: str = ""
     needs: str = ""

@@ -33,9 +33,8 @@ BEYOND = 4  # median distances. Clients farther away than this get no weight.
 REACH = 0.5  # median distances. Residuals are clipped to this length before they choose the directions.
 ALONG = 0.5  # the threshold of the location along a direction, in units of the median deviation from its median
 DOUBT = 1.25  # standard errors. A location along a direction that is nearer to the centre than this is taken for it.
-FEWEST = (
-    7  # clients. With fewer, the correction costs 3 % without an attack, and gains nothing against one or two liars.
-)
+# Clients. With fewer, the correction costs 3 % without an attack, and gains nothing against one or two liars.
+FEWEST = 7
 TWO = 40  # clients, from which on two directions are used. Fewer clients have too much noise along the second one.
 NEGLIGIBLE = 1e-9  # median distances. A shift this short is rounding.
 
