@@ -382,6 +382,8 @@ def fools_gold(X, confidence=1.0):
             if v[j] > v[i]:
                 cs[i, j] *= v[i] / v[j]
     alpha = np.clip(1 - cs.max(axis=1), 0, 1)
+    if not alpha.any():  # The source divides by 0 where nobody is trusted.
+        return X.mean(axis=0)
     alpha = np.minimum(alpha / alpha.max(), 0.99)
     with np.errstate(divide="ignore"):
         alpha = np.clip(confidence * (np.log(alpha / (1 - alpha)) + 0.5), 0, 1)

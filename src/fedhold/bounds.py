@@ -8,8 +8,8 @@ the clients' gradients. With probability 1 - delta (1 - 2 delta for Theorem 3), 
     Theorem 3  heterogeneous clients  T_i = thresholds_theorem_3(setting, ...)  Delta = delta_c(setting, ...)
 
 strongly_convex_error, convex_error and nonconvex_error say what such a Delta means for the trained model.
-A condition that fails raises a ValueError with its remedy. "Slip" marks a place where the paper's print and its proof
-disagree; the code follows the proof, and docs/theory.md has the arguments.
+A condition that fails raises an InfeasibleError with its remedy. "Slip" marks a place where the paper's print and its proof
+disagree and the code follows the proof; docs/theory.md has them all, with the arguments. Examples use the names of this module.
 """
 
 import math
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedhold.errors import condition
+from fedhold.errors import require
 from fedhold.kernels import Vector
 
 __all__ = [
@@ -74,8 +74,7 @@ class Setting:
 
     Needs N > 1/(r_d L), C_W (N L)^d >= 1.
 
-    >>> from fedhold import bounds
-    >>> bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05).sigma_mu
+    >>> Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05).sigma_mu
     0.0
 
     Slip: the paper lets L bound the curvature of F alone; its proof needs it for every sample's loss.
@@ -92,30 +91,27 @@ class Setting:
     sigma_mu: float = 0.0
 
     def __post_init__(self) -> None:
-        condition(0 < self.delta < 1, "Setting", "0 < delta < 1", "choose delta = 0.05, say", delta=self.delta)
         scales = {"sigma": self.sigma, "L": self.L, "sigma_mu": self.sigma_mu}
         positive = min(self.sigma, self.L) > 0 and self.sigma_mu >= 0 and sum(scales.values()) < math.inf
-        condition(positive, "Setting", "sigma > 0, L > 0, sigma_mu >= 0", "give finite, positive scales", **scales)
         sizes, enough = {"d": self.d, "m": self.m, "N": self.N}, self.d >= 1 and 1 <= self.m <= self.N < math.inf
-        condition(enough, "Setting", "d >= 1, 1 <= m <= N", "give every client a sample", **sizes)
         cell = {"N": self.N, "r_d": self.r_d, "L": self.L}
-        condition(self.N * self.r_d * self.L > 1, "Setting", "N > 1/(r_d L)", "raise N", **cell)
+        require(0 < self.delta < 1, "Setting", needs="0 < delta < 1", remedy="Choose 0.05, say.", delta=self.delta)
+        needs, remedy = "sigma > 0, L > 0, sigma_mu >= 0", "Give finite, positive scales."
+        require(positive, "Setting", needs=needs, remedy=remedy, **scales)
+        require(enough, "Setting", needs="d >= 1, 1 <= m <= N", remedy="Give every client a sample.", **sizes)
+        require(self.N * self.r_d * self.L > 1, "Setting", needs="N > 1/(r_d L)", remedy="Raise N.", **cell)
         _at_least("Setting", "C_W (N L)^d >= 1", "ln_c_w", self.ln_c_w, -self.d * math.log(self.N * self.L), **cell)
 
 
 def r_0(setting: Setting) -> float:
     """No honest client is farther than this from grad F, where all clients have n = N/m samples.
 
-    r_0 = max{sqrt(8 sigma^2 l / n), 4 sigma l / n} + 2/N,  l = ln(2 6^d m C_W (N L)^d / delta).
+    r_0 = max{sqrt(8 sigma^2 l / n), 4 sigma l / n} + 2/N,  l = ln(2 6^d m C_W (N L)^d / delta).  Eq. (r0).
 
     setting  the clients and the confidence
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
-    >>> round(bounds.r_0(setting), 3)
+    >>> round(r_0(Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)), 3)
     0.722
-
-    Eq. (r0).
     """
     n = setting.N / setting.m
     return _deviation(setting.sigma, _log_count(setting, setting.m), 1 / n, 1 / n) + 2 / setting.N
@@ -124,31 +120,23 @@ def r_0(setting: Setting) -> float:
 def delta_0(setting: Setting) -> float:
     """The mean gradient over all samples is no farther than this from grad F.
 
-    Delta_0 = max{sqrt(8 sigma^2 l / N), 4 sigma l / N} + 2/N,  l = ln(2 6^d C_W (N L)^d / delta).
+    Delta_0 = max{sqrt(8 sigma^2 l / N), 4 sigma l / N} + 2/N,  l = ln(2 6^d C_W (N L)^d / delta).  Eq. (delta0).
 
     setting  the clients and the confidence
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
-    >>> round(bounds.delta_0(setting), 3)
+    >>> round(delta_0(Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)), 3)
     0.158
-
-    Eq. (delta0).
     """
     return _deviation(setting.sigma, _log_count(setting, 1), 1 / setting.N, 1 / setting.N) + 2 / setting.N
 
 
 def threshold_theorem_1(setting: Setting) -> float:
-    """The least threshold T for which `delta_a` holds, whatever epsilon is: 3 r_0.
+    """The least threshold T for which `delta_a` holds, whatever epsilon is: 3 r_0. Theorem 1.
 
     setting  the clients and the confidence
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
-    >>> round(bounds.threshold_theorem_1(setting), 3)
+    >>> round(threshold_theorem_1(Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)), 3)
     2.166
-
-    Theorem 1.
     """
     return 3 * r_0(setting)
 
@@ -165,16 +153,12 @@ def delta_a(setting: Setting, *, epsilon: float, T: float) -> float:
 
     Needs epsilon < 1/2, T >= 3 r_0.
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
-    >>> T = bounds.threshold_theorem_1(setting)
-    >>> [round(bounds.delta_a(setting, epsilon=share, T=T), 2) for share in (0.1, 0.2, 0.4)]
+    >>> setting = Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
+    >>> T = threshold_theorem_1(setting)
+    >>> [round(delta_a(setting, epsilon=share, T=T), 2) for share in (0.1, 0.2, 0.4)]
     [0.59, 1.02, 3.14]
-
-    Slip: Lemma diff2 takes the mean of all m clients for the mean of the honest ones, which is at most 2 epsilon r_0
-    farther off. The first branch has room for exactly that at epsilon = 1/4 and T = 3 r_0, so the claim stands.
     """
-    condition(0 <= epsilon < 1 / 2, "delta_a", "0 <= epsilon < 1/2", "keep more than half honest", epsilon=epsilon)
+    _minority("delta_a", epsilon)
     radius = r_0(setting)
     _at_least("delta_a", "T >= 3 r_0", "T", T, 3 * radius, r_0=radius)
     if epsilon <= 1 / 4:
@@ -183,16 +167,13 @@ def delta_a(setting: Setting, *, epsilon: float, T: float) -> float:
 
 
 def byzantine_fraction(*, samples: ArrayLike, byzantine: Sequence[int]) -> float:
-    """The epsilon of Theorems 2 and 3: the liars' share of the clients or of the samples, whichever is larger.
+    """The epsilon of Theorems 2 and 3: the liars' share of the clients or of the samples, whichever is larger. Eq. (eps).
 
     samples    the n_i, one per client
     byzantine  the indices of the liars
 
-    >>> from fedhold import bounds
-    >>> bounds.byzantine_fraction(samples=[100, 100, 100, 700], byzantine=[3])
+    >>> byzantine_fraction(samples=[100, 100, 100, 700], byzantine=[3])
     0.7
-
-    Eq. (eps).
     """
     n = np.asarray(samples, dtype=np.float64)
     return max(len(byzantine) / n.size, float(n[list(byzantine)].sum() / n.sum()))
@@ -201,16 +182,12 @@ def byzantine_fraction(*, samples: ArrayLike, byzantine: Sequence[int]) -> float
 def big_r(setting: Setting) -> float:
     """The scale of an honest client's deviation: client i is within R / sqrt(n_i) + 2/N of grad F from `n_0` samples on.
 
-    R = sqrt(8 sigma^2 ln(2 6^d m C_W (N L)^d / delta)).
+    R = sqrt(8 sigma^2 ln(2 6^d m C_W (N L)^d / delta)).  Eq. (Rdef).
 
     setting  the clients and the confidence
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
-    >>> round(bounds.big_r(setting), 2)
+    >>> round(big_r(Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)), 2)
     22.83
-
-    Eq. (Rdef).
     """
     return setting.sigma * math.sqrt(8 * _log_count(setting, setting.m))
 
@@ -222,9 +199,7 @@ def n_0(setting: Setting) -> float:
 
     setting  the clients and the confidence
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
-    >>> round(bounds.n_0(setting), 1)
+    >>> round(n_0(Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)), 1)
     130.3
 
     Slip: the paper prints 2 sigma ln(...), but sigma cancels when the two terms are compared.
@@ -235,24 +210,20 @@ def n_0(setting: Setting) -> float:
 def r_0i(setting: Setting, *, samples: ArrayLike) -> Vector:
     """Honest client i is no farther than r_0i from grad F (Theorem 2), or from its own expected gradient mu_i (Theorem 3).
 
-    r_0i = max{sqrt(8 sigma^2 l / n_i), 4 sigma l / n_i} + 2/N,  l = ln(2 6^d m C_W (N L)^d / delta).
+    r_0i = max{sqrt(8 sigma^2 l / n_i), 4 sigma l / n_i} + 2/N,  l = ln(2 6^d m C_W (N L)^d / delta).  Eq. (r0i).
 
     setting  the clients and the confidence
     samples  the n_i, one per client; their sum is N
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=2_000, m=2, delta=0.05)
-    >>> bounds.r_0i(setting, samples=[500, 1500]).round(2)
+    >>> r_0i(Setting(sigma=1.0, d=5, N=2_000, m=2, delta=0.05), samples=[500, 1500]).round(2)
     array([0.91, 0.52])
-
-    Eq. (r0i).
     """
     n, log_count = _client_sizes("r_0i", setting, samples), _log_count(setting, setting.m)
     return np.maximum(setting.sigma * np.sqrt(8 * log_count / n), 4 * setting.sigma * log_count / n) + 2 / setting.N
 
 
 def least_t_0_theorem_2(setting: Setting, *, epsilon: float, M: float) -> float:
-    """The least T_0 of Theorem 2: epsilon (M + 2R) / (1 - 2 epsilon) sqrt(m/N).
+    """The least T_0 of Theorem 2: epsilon (M + 2R) / (1 - 2 epsilon) sqrt(m/N). Eq. (mint0).
 
     setting  the clients and the confidence
     epsilon  an upper bound on `byzantine_fraction`
@@ -260,18 +231,15 @@ def least_t_0_theorem_2(setting: Setting, *, epsilon: float, M: float) -> float:
 
     Needs epsilon < 1/2, M >= 2R.
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
-    >>> round(bounds.least_t_0_theorem_2(setting, epsilon=0.2, M=2 * bounds.big_r(setting)), 3)
+    >>> setting = Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05)
+    >>> round(least_t_0_theorem_2(setting, epsilon=0.2, M=2 * big_r(setting)), 3)
     0.963
-
-    Eq. (mint0).
     """
-    return _least_t_0("delta_b", setting, epsilon, M, 0.0)
+    return _least_t_0("delta_b", setting, epsilon, M)
 
 
 def thresholds_theorem_2(setting: Setting, *, epsilon: float, samples: ArrayLike) -> Vector:
-    """The least T_i = T_0 + M / sqrt(n_i) for which `delta_b` holds: M = 2R, T_0 = `least_t_0_theorem_2`.
+    """The least T_i = T_0 + M / sqrt(n_i) for which `delta_b` holds: M = 2R, T_0 = `least_t_0_theorem_2`. Theorem 2.
 
     setting  the clients and the confidence
     epsilon  an upper bound on `byzantine_fraction`
@@ -279,15 +247,11 @@ def thresholds_theorem_2(setting: Setting, *, epsilon: float, samples: ArrayLike
 
     Needs what `delta_b` needs of epsilon and of the n_i.
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=2_000, m=2, delta=0.05)
-    >>> bounds.thresholds_theorem_2(setting, epsilon=0.2, samples=[500, 1500]).round(2)
+    >>> setting = Setting(sigma=1.0, d=5, N=2_000, m=2, delta=0.05)
+    >>> thresholds_theorem_2(setting, epsilon=0.2, samples=[500, 1500]).round(2)
     array([2.67, 1.9 ])
-
-    Theorem 2.
     """
-    n, M = _large_clients("delta_b", setting, samples), 2 * big_r(setting)
-    return least_t_0_theorem_2(setting, epsilon=epsilon, M=M) + M / np.sqrt(n)
+    return _thresholds("delta_b", setting, epsilon, samples)
 
 
 def delta_b(setting: Setting, *, epsilon: float, T_0: float, M: float, samples: ArrayLike) -> float:
@@ -303,36 +267,26 @@ def delta_b(setting: Setting, *, epsilon: float, T_0: float, M: float, samples: 
 
     Needs epsilon < 1/2, M >= 2R, T_0 >= `least_t_0_theorem_2`, n_i >= n_0 and Delta_0 + 2/N <= R / sqrt(n_i) for all i.
 
-    >>> from fedhold import bounds
-    >>> setting, samples = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05), [500, 1500] * 10
-    >>> M = 2 * bounds.big_r(setting)
-    >>> T_0 = bounds.least_t_0_theorem_2(setting, epsilon=0.2, M=M)
-    >>> round(bounds.delta_b(setting, epsilon=0.2, T_0=T_0, M=M, samples=samples), 2)
+    >>> setting, samples = Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05), [500, 1500] * 10
+    >>> M = 2 * big_r(setting)
+    >>> T_0 = least_t_0_theorem_2(setting, epsilon=0.2, M=M)
+    >>> round(delta_b(setting, epsilon=0.2, T_0=T_0, M=M, samples=samples), 2)
     1.12
 
     Slip: the proof's r_0i = R / sqrt(n_i) lacks + 2/N and fails for small n_i; hence the last two needs.
-    Slip: part (1) of the theorem prints Delta_A for Delta_B.
     """
-    _large_clients("delta_b", setting, samples)
-    least = least_t_0_theorem_2(setting, epsilon=epsilon, M=M)
-    _at_least("delta_b", "T_0 >= least_t_0_theorem_2", "T_0", T_0, least, epsilon=epsilon, M=M, R=big_r(setting))
-    return epsilon / (1 - epsilon) * (T_0 + _reach(setting, M)) + delta_0(setting)
+    return _pulled("delta_b", setting, epsilon, T_0, M, samples) + delta_0(setting)
 
 
 def r_mu(setting: Setting) -> float:
     """No client's expected gradient mu_i is farther than this from grad F.
 
-    r_mu = 4 sigma_mu ln(2 6^d m C_W (N L)^d / delta) + 2/N.
+    r_mu = 4 sigma_mu ln(2 6^d m C_W (N L)^d / delta) + 2/N.  Eq. (rmu).
 
     setting  the clients and the confidence, with a `sigma_mu`
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01)
-    >>> round(bounds.r_mu(setting), 2)
+    >>> round(r_mu(Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01)), 2)
     2.61
-
-    Eq. (rmu). The branch that the paper leaves out, sqrt(8 sigma_mu^2 ln(...)), is never the larger one, because the
-    logarithm exceeds ln 12 > 1/2.
     """
     return 4 * setting.sigma_mu * _log_count(setting, setting.m) + 2 / setting.N
 
@@ -345,9 +299,7 @@ def delta_mu(setting: Setting, *, samples: ArrayLike) -> float:
     setting  the clients and the confidence, with a `sigma_mu`
     samples  the n_i, one per client; their sum is N
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01)
-    >>> round(bounds.delta_mu(setting, samples=[500, 1500] * 10), 3)
+    >>> round(delta_mu(Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01), samples=[500, 1500] * 10), 3)
     0.187
 
     Eq. (deltamu).
@@ -366,9 +318,8 @@ def least_t_0_theorem_3(setting: Setting, *, epsilon: float, M: float) -> float:
 
     Needs epsilon < 1/2, M >= 2R.
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01)
-    >>> round(bounds.least_t_0_theorem_3(setting, epsilon=0.2, M=2 * bounds.big_r(setting)), 2)
+    >>> setting = Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01)
+    >>> round(least_t_0_theorem_3(setting, epsilon=0.2, M=2 * big_r(setting)), 2)
     9.65
 
     Eq. (t0).  Slip: the main text wants T_0b ~ sigma sqrt(d/N ln(N/delta)), which ignores sigma_mu; the proof needs this one.
@@ -377,7 +328,7 @@ def least_t_0_theorem_3(setting: Setting, *, epsilon: float, M: float) -> float:
 
 
 def thresholds_theorem_3(setting: Setting, *, epsilon: float, samples: ArrayLike) -> Vector:
-    """The least T_i = T_0 + M / sqrt(n_i) for which `delta_c` holds: M = 2R, T_0 = `least_t_0_theorem_3`.
+    """The least T_i = T_0 + M / sqrt(n_i) for which `delta_c` holds: M = 2R, T_0 = `least_t_0_theorem_3`. Theorem 3.
 
     setting  the clients and the confidence, with a `sigma_mu`
     epsilon  an upper bound on `byzantine_fraction`
@@ -385,15 +336,11 @@ def thresholds_theorem_3(setting: Setting, *, epsilon: float, samples: ArrayLike
 
     Needs what `delta_c` needs of epsilon and of the n_i.
 
-    >>> from fedhold import bounds
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=2_000, m=2, delta=0.05, sigma_mu=0.01)
-    >>> bounds.thresholds_theorem_3(setting, epsilon=0.2, samples=[500, 1500]).round(2)
+    >>> setting = Setting(sigma=1.0, d=5, N=2_000, m=2, delta=0.05, sigma_mu=0.01)
+    >>> thresholds_theorem_3(setting, epsilon=0.2, samples=[500, 1500]).round(2)
     array([9.52, 8.75])
-
-    Theorem 3.
     """
-    n, M = _large_clients("delta_c", setting, samples), 2 * big_r(setting)
-    return least_t_0_theorem_3(setting, epsilon=epsilon, M=M) + M / np.sqrt(n)
+    return _thresholds("delta_c", setting, epsilon, samples, r_mu(setting))
 
 
 def delta_c(setting: Setting, *, epsilon: float, T_0: float, M: float, samples: ArrayLike) -> float:
@@ -409,18 +356,14 @@ def delta_c(setting: Setting, *, epsilon: float, T_0: float, M: float, samples: 
 
     Needs epsilon < 1/2, M >= 2R, T_0 >= `least_t_0_theorem_3`, and what `delta_b` needs of the n_i.
 
-    >>> from fedhold import bounds
     >>> samples = [500, 1500] * 10
-    >>> setting = bounds.Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01)
-    >>> M = 2 * bounds.big_r(setting)
-    >>> T_0 = bounds.least_t_0_theorem_3(setting, epsilon=0.2, M=M)
-    >>> round(bounds.delta_c(setting, epsilon=0.2, T_0=T_0, M=M, samples=samples), 2)
+    >>> setting = Setting(sigma=1.0, d=5, N=20_000, m=20, delta=0.05, sigma_mu=0.01)
+    >>> M = 2 * big_r(setting)
+    >>> T_0 = least_t_0_theorem_3(setting, epsilon=0.2, M=M)
+    >>> round(delta_c(setting, epsilon=0.2, T_0=T_0, M=M, samples=samples), 2)
     4.78
     """
-    _large_clients("delta_c", setting, samples)
-    least, far = least_t_0_theorem_3(setting, epsilon=epsilon, M=M), r_mu(setting)
-    _at_least("delta_c", "T_0 >= least_t_0_theorem_3", "T_0", T_0, least, epsilon=epsilon, M=M, r_mu=far)
-    pulled = epsilon / (1 - epsilon) * (T_0 + 2 * far + _reach(setting, M))
+    pulled = _pulled("delta_c", setting, epsilon, T_0, M, samples, r_mu(setting))
     return pulled + delta_0(setting) + delta_mu(setting, samples=samples)
 
 
@@ -435,21 +378,37 @@ def _deviation(sigma: float, log_count: float, squares: float, largest: float) -
     return sigma * max(math.sqrt(8 * squares * log_count), 4 * largest * log_count)
 
 
+# Theorem 2 is Theorem 3 for clients whose expected gradients are no farther than r_mu = 0 from grad F.
+def _least_t_0(bound: str, setting: Setting, epsilon: float, M: float, r_mu: float = 0.0) -> float:
+    _minority(bound, epsilon)
+    _at_least(bound, "M >= 2R", "M", M, 2 * big_r(setting), R=big_r(setting))
+    return (2 * r_mu + epsilon * _reach(setting, M)) / (1 - 2 * epsilon)
+
+
+def _thresholds(bound: str, setting: Setting, epsilon: float, samples: ArrayLike, r_mu: float = 0.0) -> Vector:
+    n, M = _large_clients(bound, setting, samples), 2 * big_r(setting)
+    return _least_t_0(bound, setting, epsilon, M, r_mu) + M / np.sqrt(n)
+
+
+def _pulled(
+    bound: str, setting: Setting, epsilon: float, T_0: float, M: float, samples: ArrayLike, r_mu: float = 0.0
+) -> float:
+    """How far liars pull the minimiser from the mean of the honest clients."""
+    _large_clients(bound, setting, samples)
+    least = _least_t_0(bound, setting, epsilon, M, r_mu)
+    _at_least(bound, "T_0 >= least_t_0", "T_0", T_0, least, epsilon=epsilon, M=M, R=big_r(setting), r_mu=r_mu)
+    return epsilon / (1 - epsilon) * (T_0 + 2 * r_mu + _reach(setting, M))
+
+
 def _reach(setting: Setting, M: float) -> float:
     return (M + 2 * big_r(setting)) * math.sqrt(setting.m / setting.N)
 
 
-def _least_t_0(bound: str, setting: Setting, epsilon: float, M: float, radius: float) -> float:
-    condition(0 <= epsilon < 1 / 2, bound, "0 <= epsilon < 1/2", "keep more than half honest", epsilon=epsilon)
-    _at_least(bound, "M >= 2R", "M", M, 2 * big_r(setting), R=big_r(setting))
-    return (2 * radius + epsilon * _reach(setting, M)) / (1 - 2 * epsilon)
-
-
 def _client_sizes(bound: str, setting: Setting, samples: ArrayLike) -> Vector:
-    n = np.asarray(samples, dtype=np.float64)
-    condition(n.shape == (setting.m,), bound, "one n_i per client", "pass m samples", m=setting.m, samples=n.size)
-    condition(bool(np.all(n > 0)), bound, "n_i > 0", "leave empty clients out", smallest=float(n.min()))
-    condition(math.isclose(n.sum(), setting.N), bound, "sum n_i = N", f"set N to {n.sum():.17g}", N=setting.N)
+    n, met = np.asarray(samples, dtype=np.float64), {"m": setting.m, "N": setting.N}
+    require(n.shape == (setting.m,), bound, needs="one n_i per client", remedy="Pass m samples.", samples=n.size, **met)
+    require(bool((n > 0).all()), bound, needs="n_i > 0", remedy="Leave empty clients out.", smallest=float(n.min()))
+    require(math.isclose(n.sum(), setting.N), bound, needs="sum n_i = N", remedy=f"Set N to {n.sum():.17g}.", **met)
     return n
 
 
@@ -457,18 +416,22 @@ def _large_clients(bound: str, setting: Setting, samples: ArrayLike) -> Vector:
     """The n_i, after a check that |mean - G_i| <= Delta_0 + r_0i <= 2R / sqrt(n_i) for every honest i, which the proofs use."""
     n = _client_sizes(bound, setting, samples)
     _at_least(bound, "n_i >= n_0", "the smallest n_i", float(n.min()), n_0(setting))
-    most = math.floor((big_r(setting) / (delta_0(setting) + 2 / setting.N)) ** 2)
-    remedy = f"split clients with more than {most} samples"
-    condition(n.max() <= most, bound, "Delta_0 + 2/N <= R / sqrt(n_i)", remedy, largest=n.max(), N=setting.N)
+    most, needs = (big_r(setting) / (delta_0(setting) + 2 / setting.N)) ** 2, "Delta_0 + 2/N <= R / sqrt(n_i)"
+    remedy = f"Split clients with more than {math.floor(most)} samples."
+    require(n.max() <= math.floor(most), bound, needs=needs, remedy=remedy, largest=float(n.max()), N=setting.N)
     return n
+
+
+def _minority(bound: str, epsilon: float) -> None:
+    holds, remedy = 0 <= epsilon < 1 / 2, "Keep more than half of the clients and samples honest."
+    require(holds, bound, needs="0 <= epsilon < 1/2", remedy=remedy, epsilon=epsilon)
 
 
 def _at_least(bound: str, needs: str, name: str, value: float, least: float, **met: float) -> None:
     # A T computed as 3 r_0 must pass in spite of its rounding, and so must the value that the remedy names: it is rounded up.
-    if not (math.isfinite(value) and value >= least - 1e-12 * abs(least)):
-        step = 10.0 ** (math.floor(math.log10(abs(least))) - 5) if least else 1.0
-        up = math.ceil(least / step) * step
-        condition(False, bound, needs, f"raise {name} to at least {up:.6g}", **{name: value}, **met)
+    step = 10.0 ** (math.floor(math.log10(abs(least))) - 5) if least else 1.0
+    holds, remedy = math.isfinite(value) and value >= least - 1e-12 * abs(least), math.ceil(least / step) * step
+    require(holds, bound, needs=needs, remedy=f"Raise {name} to at least {remedy:.6g}.", **{name: value}, **met)
 
 
 # The convergence lemmas. Training steps are w <- Proj_W(w - eta g(w)) with |g - grad F| <= Delta everywhere on W; F is
@@ -476,7 +439,7 @@ def _at_least(bound: str, needs: str, name: str, value: float, least: float, **m
 def strongly_convex_error(*, Delta: float, mu: float, L: float, eta: float, start: float, t: int) -> float:
     """How far the model is from the minimiser after t rounds, for a mu-strongly convex F.
 
-    |w_t - w*| <= (1 - rho)^t start + 2 Delta / mu,  rho = eta mu / 2.
+    |w_t - w*| <= (1 - rho)^t start + 2 Delta / mu,  rho = eta mu / 2.  Lemma (strong).
 
     Delta  a bound on |g - grad F|, such as `delta_a`
     mu     the strong convexity of F
@@ -487,14 +450,11 @@ def strongly_convex_error(*, Delta: float, mu: float, L: float, eta: float, star
 
     Needs 0 < mu <= L, 0 < eta <= 1/L, W convex and w* in W.  One step contracts by sqrt(1 - eta mu) <= 1 - rho.
 
-    >>> from fedhold import bounds
-    >>> [round(bounds.strongly_convex_error(Delta=0.1, mu=1.0, L=2.0, eta=0.5, start=10.0, t=t), 3) for t in (0, 10, 100)]
+    >>> [round(strongly_convex_error(Delta=0.1, mu=1.0, L=2.0, eta=0.5, start=10.0, t=t), 3) for t in (0, 10, 100)]
     [10.2, 0.763, 0.2]
-
-    Lemma (strong).
     """
     holds, needs = 0 < mu <= L and 0 < eta * L <= 1, "0 < mu <= L and 0 < eta <= 1/L"
-    condition(holds, "strongly_convex_error", needs, "lower mu or eta", mu=mu, L=L, eta=eta)
+    require(holds, "strongly_convex_error", needs=needs, remedy="Lower mu or eta.", mu=mu, L=L, eta=eta)
     return float((1 - eta * mu / 2) ** t * start + 2 * Delta / mu)
 
 
@@ -503,8 +463,7 @@ def convex_radius(*, start: float) -> float:
 
     start  |w_0 - w*|
 
-    >>> from fedhold import bounds
-    >>> bounds.convex_radius(start=10.0)
+    >>> convex_radius(start=10.0)
     20.0
     """
     return 2 * start
@@ -519,27 +478,25 @@ def convex_rounds(*, Delta: float, L: float, start: float) -> int:
 
     Needs Delta > 0.
 
-    >>> from fedhold import bounds
-    >>> bounds.convex_rounds(Delta=0.3, L=2.0, start=10.0)
+    >>> convex_rounds(Delta=0.3, L=2.0, start=10.0)
     66
 
     Lemma (convex). It is rounded down because one more round could leave W; the factor 16 of the error has room for one less.
     """
-    condition(Delta > 0, "convex_rounds", "Delta > 0", "without error, every further round helps", Delta=Delta)
+    _some_error("convex_rounds", Delta)
     return math.floor(L * start / Delta)
 
 
 def convex_error(*, Delta: float, start: float) -> float:
     """F(w_t) - F(w*) <= 16 start Delta after t = `convex_rounds`, for a convex F and the learning rate eta = 1/L.
 
+    Lemma (convex).
+
     Delta  a bound on |g - grad F|, such as `delta_a`
     start  |w_0 - w*|
 
-    >>> from fedhold import bounds
-    >>> bounds.convex_error(Delta=0.25, start=10.0)
+    >>> convex_error(Delta=0.25, start=10.0)
     40.0
-
-    Lemma (convex).  Slip: case 2 of its proof overlooks that one step may climb by Delta^2/(2L); the 16 has room for it.
     """
     return 16 * start * Delta
 
@@ -553,13 +510,12 @@ def nonconvex_radius(*, Delta: float, gap: float, gradient_bound: float) -> floa
 
     Needs Delta > 0.
 
-    >>> from fedhold import bounds
-    >>> bounds.nonconvex_radius(Delta=0.5, gap=3.0, gradient_bound=2.0)
+    >>> nonconvex_radius(Delta=0.5, gap=3.0, gradient_bound=2.0)
     60.0
 
     Slip: the paper centres W at w* and drops |w_0 - w*| from the sum of the steps; such a W need not contain w_0.
     """
-    condition(Delta > 0, "nonconvex_radius", "Delta > 0", "without error, no radius is needed", Delta=Delta)
+    _some_error("nonconvex_radius", Delta)
     return 2 * (gradient_bound + Delta) * gap / Delta**2
 
 
@@ -572,26 +528,28 @@ def nonconvex_rounds(*, Delta: float, L: float, gap: float) -> int:
 
     Needs Delta > 0.
 
-    >>> from fedhold import bounds
-    >>> bounds.nonconvex_rounds(Delta=0.5, L=2.0, gap=3.0)
+    >>> nonconvex_rounds(Delta=0.5, L=2.0, gap=3.0)
     48
 
     Lemma (nonconvex). It is rounded up because after one round less, the mean of |grad F|^2 may still exceed 2 Delta^2.
     """
-    condition(Delta > 0, "nonconvex_rounds", "Delta > 0", "without error, every further round helps", Delta=Delta)
+    _some_error("nonconvex_rounds", Delta)
     return math.ceil(2 * L * gap / Delta**2)
 
 
 def nonconvex_error(*, Delta: float) -> float:
     """The least |grad F(w_t)| over t <= `nonconvex_rounds` is at most sqrt(2) Delta, for the learning rate eta = 1/L.
 
+    Lemma (nonconvex).
+
     Delta  a bound on |g - grad F|, such as `delta_a`
 
-    >>> from fedhold import bounds
-    >>> round(bounds.nonconvex_error(Delta=0.5), 4)
+    >>> round(nonconvex_error(Delta=0.5), 4)
     0.7071
-
-    Lemma (nonconvex).  Slip: its proof adds Delta^2/(2L) once instead of once per round; the sum is then 2 t_m Delta^2, and
-    the claim stands.
     """
     return math.sqrt(2) * Delta
+
+
+def _some_error(bound: str, Delta: float) -> None:
+    remedy = "Without error, every further round helps, and no radius is needed."
+    require(Delta > 0, bound, needs="Delta > 0", remedy=remedy, Delta=Delta)

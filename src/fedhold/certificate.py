@@ -65,51 +65,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.geometry import Geometry, HuberCentre, Solved, pulls_at
-from fedhold.kernels import Matrix, Vector, distance, middle, one_blas_thread
+from fedhold.kernels import Vector, distance, middle, one_blas_thread
 
 __all__ = ["MEANING", "Certificate", "Proof", "top_eigenvalue"]
 
 MEANING = (
     "Leave out any f clients: with thresholds and sample caps as they are, everyone else's Huber aggregate lies within the "
-    "radius. "
-    "This is proven from what the server received."
+    "radius. This is proven from what the server received."
 )
 """What `radius(f)` says, wherever it is shown to people."""
 
 EPS = float(np.finfo(np.float64).eps)
 VANISHED = 2.0**-500  # Residuals below this have squares that vanish, so that they count as 0.
-# The top eigenvalue.
-FEW = 64  # clients. Of so few, all eigenvalues take no longer than a bound on the top one.
-# Power steps for that bound. An eigenvalue of half the size is then down to 1e-4 of its part, and to 1e-8 in the bound.
-POWERS = 12
-CLOSE = 1e-4  # relative, which makes the radius larger by half as much
-# Chords.
 ANGLES = np.linspace(-1.0, 1.0, 33)[:, None]  # values of c, exact in binary; chords this short lose about 0.1 % of H(0)
 STARTS, ENDS = ANGLES[:-1], ANGLES[1:]  # of the chords
-LOWEST, HIGHEST = -200.0, 1000.0  # exponents of 2. Radii are sought between these powers, in units of a typical pull.
-# The nu to try, each with the mu to begin its search at. Larger nu are better for larger f/m; twenty would gain some 1 %.
-MU = 0.125
-BALANCES = dict.fromkeys((0.0, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0), MU)
+BALANCES = (0.0, 0.1, 0.2, 0.35, 0.6, 0.8, 1.0)  # the nu to try besides f/m; twenty would gain some 1 %
+# The search for a radius, among powers of two times a typical pull.
+LOWEST, HIGHEST = -200.0, 1000.0  # exponents
+FINEST = 1e-3  # the last step of the exponent: a radius is found to some 0.1 %
 # For thresholds found anew.
-TILTS = (
-    1.0,
-    0.95,
-    0.85,
-    0.7,
-    0.5,
-    0.35,
-    0.25,
-    0.18,
-    0.12,
-    0.08,
-    0.05,
-    0.03,
-)  # the c beyond which few clients are, for step 4b
+TILTS = (1.0, 0.95, 0.85, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03)  # the c of step 4b
 UNSOLVED = 1e-5  # A solve with a tolerance of this or less is covered; the default is a tenth of it.
 BLURRED = 1e-3  # relative error of the distances from which a solve may have found its thresholds; rounding is less
-WIDEST, PIECES = 0.1, 50  # natural logarithm of a piece of the range of t for step 4c; and how many pieces there may be
-TRIALS = 200  # the most pieces of the way to try for step 4c; some 20 are usual
-FINEST = 2e-3  # The radius is found to this exponent of 2, some 0.1 %.
+WIDEST = 0.1  # natural logarithm of a piece of the range of t for step 4c
+
+Balances = Mapping[float, float]
+"""nu -> mu, as in step 2 of the proof; what is proven by none is not proven."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,38 +157,66 @@ class Certificate:
             raise ValueError("automatic=True is for thresholds that the automatic rule found; leave it out for others")
         if f >= len(self.samples):
             return math.inf
-        change = _Change(int(f), replaced)
-        found = self._with_thresholds_anew(change) if automatic else self._with_thresholds_given(change)
+        found = self._smallest(_Change(int(f), replaced, automatic))
         return found if self.apart == 0 else math.nextafter(found + self.apart, math.inf)
 
-    # Thresholds as they are: steps 1 to 3 of the proof.
-
-    def _with_thresholds_given(self, change: _Change) -> float:
-        if change.f == 0 and self.slack == 0 and self.doubt == 0:
+    def _smallest(self, change: _Change) -> float:
+        """The smallest distance found beyond which there is no aggregate after the change; inf where none is found."""
+        if change.f == 0 and self.slack == 0 and self.doubt == 0 and not change.automatic:
             return 0.0
         pulls = np.minimum(self.distances, self.thresholds)
         # With the median as the unit, scaled inputs get the same trial radii, and no outlier decides them.
         unit = middle(pulls[pulls > 0]) if pulls.any() else 1.0
-        tried = partial(self._tried, unit, change)
-        # Where clients are alike, nu = f/m is nearly the best.
-        first, usual = math.log2((change.f + 0.5) / len(self.samples)), min(change.f / len(self.samples), 1.0)
-        low, high = _bracket(tried, first, {usual: MU})
-        if not high.proving:
-            low, high = _bracket(tried, first, BALANCES)
-        low, high = _closed(tried, low, high)
-        if LOWEST < high.exponent < math.inf:
-            better = _with_other_balances(tried, low, high)
-            high = _closed(tried, *_downwards(tried, better, step=FINEST))[1] if better.proving else high
-        return unit * 2.0**high.exponent
+        exponent, step = math.log2((change.f + 0.5) / len(self.samples)), 0.25
+        while not (proving := self._nothing_beyond(unit * 2.0**exponent, change)):
+            if exponent == HIGHEST:
+                return math.inf
+            exponent, step = min(exponent + step, HIGHEST), 2 * step
+        step = 0.5
+        while step >= FINEST and exponent > LOWEST:
+            near = max(exponent - step, LOWEST)
+            found = self._nothing_between(unit * 2.0**near, unit * 2.0**exponent, change, proving)
+            if found:
+                exponent, step, proving = near, 1.5 * step, found
+            else:
+                step /= 2
+        return unit * 2.0**exponent
 
-    def _tried(self, unit: float, change: _Change, exponent: float, balances: Mapping[float, float]) -> _Trial:
-        """What these nu and mu prove of the radius unit * 2**exponent."""
-        found = self._proves(unit * 2.0**exponent, change, balances)
-        return _Trial(found.proving, found.bound, exponent)
+    def _nothing_beyond(self, distance: float, change: _Change) -> Balances:
+        """The nu and mu that prove step 1 at this distance, if any. With `automatic`: all that there are, if step 4d holds."""
+        m, d, roots = len(self.samples), self.distances * (1 + self.doubt), np.sqrt(self.samples)
+        if not change.automatic:
+            return self._proves(distance, change, change.balances(m))
+        with np.errstate(all="ignore"):
+            least, largest = change.ranks(m)
+            inside, scale = d < distance, self._scale(roots * (d + distance), largest) * (1 + BLURRED)
+            if least[0] <= m - int(inside.sum()):  # Half of the clients may be where the aggregate is, so that T = 0.
+                return {}
+            past = (distance - d) / (distance + d)
+            terms = np.where(inside, np.minimum(self.samples * ((distance - d) / scale), roots * past), -roots)
+            lost = terms + roots if change.replaced else np.maximum(terms, 0.0)
+            worst = np.sort(lost)[m - change.f :].sum()
+            return change.balances(m) if terms.sum() - worst - (UNSOLVED + 1e-12) * roots.sum() > 0 else {}
+
+    def _nothing_between(self, near: float, far: float, change: _Change, proving: Balances) -> Balances:
+        """The nu and mu that prove that there is no aggregate between these distances, if any; `proving` are tried first."""
+        if not change.automatic:  # A nu that does not prove a radius proves no smaller one either.
+            return self._proves(near, change, proving)
+        low, high = self._scales(near, far, change)
+        if not 0 < low < high < math.inf:
+            return {}
+        pieces = math.ceil(math.log(high / low) / WIDEST)
+        ends = low * (high / low) ** (np.arange(pieces + 1) / pieces)
+        for scales in pairwise(ends.tolist()):  # step 4c
+            found = self._proves(near, change, proving, scales)
+            proving = found or self._proves(near, change, change.balances(len(self.samples)), scales)
+            if not proving:
+                break
+        return proving
 
     def _proves(
-        self, rho: float, change: _Change, balances: Mapping[float, float], scales: tuple[float, float] | None = None
-    ) -> _Found:
+        self, rho: float, change: _Change, balances: Balances, scales: tuple[float, float] | None = None
+    ) -> Balances:
         """Those of the given nu for which some mu makes the bound on the slope positive; its search begins at the mu given.
 
         scales  None for the thresholds as they are; or the least and the largest t of the thresholds t / sqrt(n_i)
@@ -229,72 +238,7 @@ class Certificate:
                 return value - (1 + 1e-12) * (mu * self.eigenvalue + rest), derivative - self.eigenvalue
 
             found = {nu: _positive_at(partial(bound, nu), mu) for nu, mu in balances.items()}
-            proving = {nu: mu for nu, (mu, value) in found.items() if value > 0}
-            return _Found(proving, max((value for _, value in found.values()), default=math.nan))
-
-    # Thresholds found anew: step 4 of the proof.
-
-    def _with_thresholds_anew(self, change: _Change) -> float:
-        some = self.distances[self.distances > 0]
-        unit = middle(some) if len(some) else 1.0
-        exponent, step, proving = self._far(unit, change), 0.5, dict[float, float]()
-        for _ in range(TRIALS):
-            if step < FINEST or not LOWEST < exponent < math.inf:
-                break
-            found = self._proves_between(unit * 2.0 ** (exponent - step), unit * 2.0**exponent, change, proving)
-            if found:
-                exponent, step, proving = exponent - step, 1.5 * step, found
-            else:
-                step /= 2
-        return unit * 2.0**exponent
-
-    def _proves_between(
-        self, near: float, far: float, change: _Change, proving: Mapping[float, float]
-    ) -> dict[float, float]:
-        """Whether no aggregate with thresholds of its own lies between these distances, by step 4c: the last nu and mu for it.
-
-        proving  the nu and mu to try first
-        """
-        low, high = self._scales(near, far, change)
-        if not 0 < low <= high < math.inf:
-            return {}
-        pieces = math.ceil(math.log(high / low) / WIDEST)
-        if pieces > PIECES:
-            return {}
-        ends = low * (high / low) ** (np.arange(pieces + 1) / pieces)
-        for scales in pairwise(ends.tolist()):
-            found = self._proves(near, change, proving, scales)
-            found = found if found.proving else self._proves(near, change, BALANCES, scales)
-            if not found.proving:
-                return {}
-            proving = found.proving
-        return dict(proving)
-
-    def _far(self, unit: float, change: _Change) -> float:
-        """The exponent of a distance in these units beyond which there is nothing, by step 4d; inf where there is none."""
-        low, high = -1.0, 1.0
-        while not self._nothing_beyond(unit * 2.0**high, change):
-            if high >= HIGHEST:
-                return math.inf
-            low, high = high, min(2 * high, HIGHEST)
-        while high - low > 0.25:
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._nothing_beyond(unit * 2.0**middle, change) else (middle, high)
-        return high
-
-    def _nothing_beyond(self, distance: float, change: _Change) -> bool:
-        """Whether step 4d of the proof holds at this distance, and so at all larger ones."""
-        m, d, roots = len(self.samples), self.distances * (1 + self.doubt), np.sqrt(self.samples)
-        with np.errstate(all="ignore"):
-            least, largest = change.ranks(m)
-            inside, scale = d < distance, self._scale(roots * (d + distance), largest) * (1 + BLURRED)
-            if least[0] <= m - int(inside.sum()):  # Half of the clients may be where the aggregate is, so that T = 0.
-                return False
-            past = (distance - d) / (distance + d)
-            terms = np.where(inside, np.minimum(self.samples * ((distance - d) / scale), roots * past), -roots)
-            lost = terms + roots if change.replaced else np.maximum(terms, 0.0)
-            worst = np.sort(lost)[m - change.f :].sum()
-            return bool(terms.sum() - worst - (UNSOLVED + 1e-12) * roots.sum() > 0)
+            return {nu: mu for nu, mu in found.items() if mu is not None}
 
     def _scales(self, near: float, far: float, change: _Change) -> tuple[float, float]:
         """The least and the largest t of thresholds t / sqrt(n_i) at an aggregate between these distances: step 4b."""
@@ -325,10 +269,15 @@ class Certificate:
 
 @dataclass(frozen=True)
 class _Change:
-    """What a radius allows for: any f clients are left out, or their updates are replaced."""
+    """What a radius allows for: any f clients are left out or replaced, with thresholds as they are or found anew."""
 
     f: int
     replaced: bool
+    automatic: bool = False
+
+    def balances(self, m: int) -> Balances:
+        """All nu to try, each with a mu to begin with. Where clients are alike, nu = f/m is nearly the best."""
+        return dict.fromkeys((self.f / m, *BALANCES), 0.125)
 
     def ranks(self, m: int, beyond: int = 0) -> tuple[tuple[int, int], tuple[int, int]]:
         """Step 4b of the proof: the ranks among m numbers between which the two middle numbers lie after the change.
@@ -356,40 +305,8 @@ def top_eigenvalue(cosines: NDArray[np.floating], pulls: Vector, *, error: float
     if total == 0.0:
         return 0.0
     roots = np.sqrt(pulls / total)
-    matrix = roots[:, None] * cosines * roots
-    top = _standing_out(matrix) if len(matrix) > FEW else None
-    top = float(np.linalg.eigvalsh(matrix)[-1]) if top is None else top
+    top = float(np.linalg.eigvalsh(roots[:, None] * cosines * roots)[-1])
     return min(top + error + (len(pulls) + 8) * EPS, 1.0) * total
-
-
-def _standing_out(matrix: Matrix) -> float | None:
-    """An upper bound on the top eigenvalue, where this one stands out, as that of liars on one side does; None elsewhere.
-
-    matrix  m x m numbers; the bound is on the eigenvalues of its symmetric part S, of which no entry or eigenvalue is above 1
-
-    For any unit vector v, let p = <v, Sv> and q = |Sv - pv|. In an orthonormal basis that begins with v, S has p in its first
-    place, a column of length q below it, and some matrix R in the rest. So for any r that no eigenvalue of R exceeds, the top
-    eigenvalue of S is at most that of the 2 x 2 matrix [[p, q], [q, r]]. The Frobenius norm |R| is such an r, and it is known
-    from that of S: |S|^2 = p^2 + 2 q^2 + |R|^2. Power steps find a v for which q is small. Where |R| is below p, the bound is
-    then near p, which is no more than the eigenvalue. This takes a tenth of the time that all eigenvalues take.
-    """
-    squares = np.vecdot(matrix, matrix)
-    if not squares.any():
-        return None
-    # At a Huber centre sum_i w_i u_i is nearly 0, and sqrt(w) nearly orthogonal to what is sought. The longest row is not.
-    vector = matrix[squares.argmax()]
-    for _ in range(POWERS):
-        vector = matrix @ (vector / np.linalg.norm(vector))
-    vector = vector / np.linalg.norm(vector)
-    image = (matrix @ vector + vector @ matrix) / 2
-    p = float(vector @ image)
-    q = float(np.linalg.norm(image - p * vector))
-    rest = float(squares.sum()) - p**2 - 2 * q**2
-    # Every product of vectors is off by less than m eps, and the length of v with them; the sum of all squares by m^2 eps.
-    rounding = 8 * len(matrix) * EPS
-    p, q, r = p + rounding, q + rounding, np.sqrt(max(rest, 0.0) + len(matrix) * rounding)
-    bound = float((p + r) / 2 + np.hypot((p - r) / 2, q))
-    return bound if bound <= (1 + CLOSE) * p else None
 
 
 def _chords(distances: Vector, forces: Vector, least: Vector, largest: Vector, radius: float) -> tuple[Vector, Vector]:
@@ -452,123 +369,30 @@ def _bound(
     return float(np.add.reduce(terms) - 1e-12 * np.add.reduce(np.abs(terms))), float(pulls @ (angles * angles))
 
 
-def _positive_at(concave: Callable[[float], tuple[float, float]], mu: float) -> tuple[float, float]:
-    """A place in (2^-40, 2^20) at which a concave function is positive, found by cutting planes that start at mu; its value.
+def _positive_at(concave: Callable[[float], tuple[float, float]], mu: float) -> float | None:
+    """A place in (2^-40, 2^20) at which a concave function is positive, found by cutting planes that start at mu.
 
     concave  gives the value and the derivative at a place
 
-    A place with a positive value has been evaluated. Otherwise the bracket has shrunk to its tolerance without one, or the
-    tangents on both sides cross below zero, so that there is none; the value is then where they cross.
+    None where the tangents on both sides cross below zero, so that there is no such place, or where the bracket has shrunk to
+    its tolerance without one.
     """
     left, right = (2.0**-40, math.nan, math.nan), (2.0**20, math.nan, math.nan)  # place, value, derivative
-    stride, cut = 1.25, math.nan
     while right[0] > 1.0001 * left[0]:
         value, derivative = concave(mu)
         if value > 0:
-            return mu, value
+            return mu
         left, right = (left, (mu, value, derivative)) if derivative < 0 else ((mu, value, derivative), right)
         (a, value_a, rise), (b, value_b, fall) = left, right
-        cross = (value_b - value_a + rise * a - fall * b) / (rise - fall)
-        cut = value_a + rise * (cross - a)
-        if cut < 0:
-            break
         if math.isnan(value_a + value_b):  # One side is unknown. The top is there, and not far if mu was well chosen.
-            mu = max(mu / stride, math.sqrt(a * mu)) if derivative < 0 else min(mu * stride, math.sqrt(b * mu))
-            stride *= stride
-        else:
-            inset = (b / a) ** 0.2  # keeps mu off the ends, where a kink could stall the search
-            mu = min(max(cross, a * inset), b / inset) if cross > 0 else math.sqrt(a * b)
-    return mu, min(cut, 0.0)
-
-
-# The search for the smallest radius. All of them are powers of two times a unit; the exponent is what is sought.
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What is proven.
-
-    proving   the nu that prove it, each with its mu
-    bound     the largest bound on the slope that was found, or where no bound is positive, one above them all
-    """
-
-    proving: dict[float, float]
-    bound: float
-
-
-@dataclass(frozen=True)
-class _Trial(_Found):
-    """What is proven of a radius, of which the exponent is given."""
-
-    exponent: float
-
-
-Tried = Callable[[float, Mapping[float, float]], _Trial]
-"""(exponent of a radius, the nu and mu to try) -> what they prove of it."""
-
-
-def _bracket(tried: Tried, first: float, balances: Mapping[float, float]) -> tuple[_Trial, _Trial]:
-    """Two trials around the smallest radius that these nu prove: the lower one is not proven, the higher one is.
-
-    first  the exponent to begin with
-
-    Where no radius is proven, neither trial is, and the exponents are infinite. Where even the smallest is, both are that one.
-    """
-    low = high = tried(first, balances)
-    step = 0.25
-    while not high.proving:
-        if high.exponent >= HIGHEST:
-            nowhere = _Trial({}, math.nan, math.inf)
-            return nowhere, nowhere
-        low, high, step = high, tried(min(high.exponent + step, HIGHEST), balances), 4 * step
-    return (low, high) if high is not low else _downwards(tried, high, step)
-
-
-def _downwards(tried: Tried, high: _Trial, step: float) -> tuple[_Trial, _Trial]:
-    """Two trials around the smallest radius, found by steps down from one that is proven: each twice as long as the last."""
-    low = high
-    while low.proving and low.exponent > LOWEST:
-        high, low, step = low, tried(max(low.exponent - step, LOWEST), low.proving), 2 * step
-    return (low, low) if low.proving else (low, high)
-
-
-def _closed(tried: Tried, low: _Trial, high: _Trial) -> tuple[_Trial, _Trial]:
-    """The same as `_bracket`, as near to each other as the radius is to be found."""
-    turn = 0
-    while high.exponent - low.exponent > FINEST:
-        turn += 1
-        trial = tried(_halfway(low, high) if turn % 3 == 0 else _where_it_turns(low, high), high.proving)
-        low, high = (low, trial) if trial.proving else (trial, high)
-    return low, high
-
-
-def _with_other_balances(tried: Tried, low: _Trial, high: _Trial) -> _Trial:
-    """Whether other nu prove a smaller radius than those that prove the higher trial, and not the lower one.
-
-    A nu that does not prove a radius proves no smaller one either. The best bound over all mu is concave in nu, as the bound is
-    in both: if it falls to both sides of a nu, no other nu is better. Where it does not, all of them are tried.
-    """
-    nu, mu = max(high.proving.items())
-    sides = [max((n for n in BALANCES if n < nu), default=nu), min((n for n in BALANCES if n > nu), default=nu)]
-    beside = tried(high.exponent - FINEST, dict.fromkeys(sides, mu))
-    if not beside.proving and beside.bound <= low.bound:
-        return beside
-    return tried(high.exponent - FINEST, dict.fromkeys(BALANCES, mu))
-
-
-def _halfway(low: _Trial, high: _Trial) -> float:
-    return (low.exponent + high.exponent) / 2
-
-
-def _where_it_turns(low: _Trial, high: _Trial) -> float:
-    """The exponent at which the bound is 0 if it rises on a straight line, moved a little away from the nearer end.
-
-    The next trial is then likely to be on the other side, and both ends close in on the answer.
-    """
-    part = low.bound / (low.bound - high.bound) if math.isfinite(low.bound + high.bound) else 0.5
-    aside = 0.4 * FINEST
-    place = low.exponent + part * (high.exponent - low.exponent) + (aside if part < 0.5 else -aside)
-    return min(max(place, low.exponent + aside), high.exponent - aside)
+            mu = max(mu / 2, math.sqrt(a * mu)) if derivative < 0 else min(mu * 2, math.sqrt(b * mu))
+            continue
+        cross = (value_b - value_a + rise * a - fall * b) / (rise - fall)
+        if value_a + rise * (cross - a) < 0:
+            break
+        inset = (b / a) ** 0.2  # keeps mu off the ends, where a kink could stall the search
+        mu = min(max(cross, a * inset), b / inset) if cross > 0 else math.sqrt(a * b)
+    return None
 
 
 @dataclass(frozen=True)
@@ -598,18 +422,27 @@ class Proof:
 
         Raises a RuntimeError where the updates are read again, and have changed since they were aggregated.
         """
-        huber = self.solved.huber or self._own_centre()
+        solved = self.solved
+        huber = solved.huber
+        if huber is None:  # The value is one itself.
+            assert solved.thresholds is not None
+            huber = HuberCentre(self.geometry, solved.weights, self.distances, solved.thresholds, solved.kappa)
         geometry, thresholds = huber.geometry, huber.thresholds
         pulls = pulls_at(geometry.shares, thresholds, huber.distances)
         found = geometry.known_residuals(huber.weights, pulls)
         if found is not None:
             off = distance(self.received(), self.centre)
-            off += geometry.reach_of_rounding(self.solved.weights, self.centre, huber.weights)
+            off += geometry.reach_of_rounding(solved.weights, self.centre, huber.weights)
         else:
-            centre = self.centre if self.solved.huber is None else geometry.measure(huber.weights).centre
+            centre = self.centre if solved.huber is None else geometry.measure(huber.weights).centre
             place = geometry.rounded(centre)
             found = geometry.residual_pairs(place, huber.distances, pulls)
-            _require_unchanged(huber.distances, found.lengths, geometry.rounding_of(centre))
+            rounding = geometry.rounding_of(centre)
+            if not np.allclose(found.lengths, huber.distances, rtol=1e-3, atol=32 * rounding):
+                raise RuntimeError(
+                    "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
+                    "result.certificate before you change them, or aggregate a copy."
+                )
             off = distance(self.received(), place)
         distances = found.lengths
         inverse = np.divide(1.0, distances, out=np.zeros_like(distances), where=distances > 0)
@@ -631,20 +464,4 @@ class Proof:
             apart=float(geometry.real(off * (1 + geometry.d * EPS))),
             doubt=found.doubt,
             kappa=huber.kappa,
-        )
-
-    def _own_centre(self) -> HuberCentre:
-        """The value as the Huber centre that it is."""
-        assert self.solved.thresholds is not None
-        return HuberCentre(
-            self.geometry, self.solved.weights, self.distances, self.solved.thresholds, self.solved.kappa
-        )
-
-
-def _require_unchanged(before: Vector, now: Vector, rounding: float) -> None:
-    """Raise an error unless the clients are as far from a centre of given rounding as they were when it was found."""
-    if not np.allclose(now, before, rtol=1e-3, atol=32 * rounding):
-        raise RuntimeError(
-            "the updates have changed since they were aggregated, so nothing can be proven about the result. Ask for "
-            "result.certificate before you change them, or aggregate a copy."
         )

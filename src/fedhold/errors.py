@@ -10,10 +10,8 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 __all__ = [
-    "FEWER",
     "MOST_STORED",
     "InfeasibleError",
-    "condition",
     "integer",
     "listed",
     "one_line",
@@ -25,7 +23,6 @@ __all__ = [
     "word_among",
 ]
 
-FEWER = "Lower f, or gather more clients."  # the remedy where a bound on m in terms of f fails
 MOST_SHOWN = 160  # characters of a client's text that a reader is shown
 MOST_STORED = 200  # characters of it that an audit file keeps
 
@@ -37,15 +34,10 @@ class InfeasibleError(ValueError):
 def require(condition: bool, rule: str, *, needs: str, remedy: str, **met: object) -> None:
     """Raise an InfeasibleError that names the bound, the values and the remedy unless `condition` holds."""
     if not condition:
-        values = ", ".join(f"{name} = {value}" for name, value in met.items())
+        values = ", ".join(
+            f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}" for name, value in met.items()
+        )
         raise InfeasibleError(f"{rule} needs {needs}; met {values}. {remedy}")
-
-
-def condition(holds: bool, bound: str, needs: str, remedy: str, **met: float) -> None:
-    """As `require`, for the conditions of a theorem: the values are numbers, shown to six digits."""
-    if not holds:
-        values = ", ".join(f"{name} = {value:.6g}" for name, value in met.items())
-        raise ValueError(f"{bound} needs {needs}: {values}; {remedy}")
 
 
 def integer(value: object, name: str, *, at_least: int = 0) -> int:

@@ -98,8 +98,8 @@ class Stage(Part):
     function: Callable[..., Any]
 
     def __post_init__(self) -> None:
-        accepted = _parameters_of(self.function)
-        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values()):
+        accepted = self.accepted
+        if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
             return
         own = [name for name in list(accepted)[1:] if name not in FROM_CALL]
         for name in self.parameters:
@@ -107,9 +107,14 @@ class Stage(Part):
                 raise TypeError(f"{self.name}: {unknown('parameter', name, own)}")
             well_typed(self.function, name, self.parameters[name])
         for name in own:
-            if accepted[name].default is inspect.Parameter.empty and name not in self.parameters:
+            if accepted[name].default is accepted[name].empty and name not in self.parameters:
                 what = "f, the number of Byzantine clients it must withstand" if name == "f" else name
                 raise TypeError(f"{self.name} needs {what}. Pass {name}=..., or use {DEFAULT!r}, which needs nothing.")
+
+    @cached_property
+    def accepted(self) -> Mapping[str, inspect.Parameter]:
+        """The parameters of the function."""
+        return inspect.signature(self.function).parameters
 
     @cached_property
     def declared(self) -> Declaration:
@@ -124,8 +129,7 @@ class Stage(Part):
     @cached_property
     def f(self) -> int | None:
         """How many liars it is to withstand: the f given, or the function's default; None where neither is a whole number."""
-        known = _parameters_of(self.function).get("f")
-        f = self.parameters.get("f", None if known is None else known.default)
+        f = self.parameters.get("f", self.accepted["f"].default if self.takes("f") else None)
         return int(f) if isinstance(f, Integral) and not isinstance(f, bool) else None
 
     def check(self, m: int) -> int:
@@ -135,7 +139,8 @@ class Stage(Part):
             given["f"] = self.f
         if declared.bound is not None and "f" in given:
             declared.bound.check(self.name, m, given["f"])
-        declared.check(m, **given)
+        if declared.check is not None:
+            declared.check(m, **given)
         return declared.rows(m, **given)
 
     def among(self, rows: int, rejected: int) -> Stage:
@@ -157,20 +162,7 @@ class Stage(Part):
 
     def takes(self, name: str) -> bool:
         """Whether the function has a parameter of this name."""
-        return name in _parameters_of(self.function)
-
-
-@lru_cache(maxsize=256)  # Looking at a signature takes as long as a small solve.
-def _signature(function: Function) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(function).parameters
-
-
-def _parameters_of(function: Function) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function, which may be an object that cannot be hashed."""
-    try:
-        return _signature(function)
-    except TypeError:
-        return inspect.signature(function).parameters
+        return name in self.accepted
 
 
 def parse(rule: str | Function | tuple[Stage, ...], parameters: Mapping[str, Any]) -> tuple[Stage, ...]:
@@ -193,8 +185,6 @@ def parse(rule: str | Function | tuple[Stage, ...], parameters: Mapping[str, Any
         raise TypeError(
             f"rule must be a name, a spec or a function, got {type(rule).__name__}. Known: {listed(sorted(RULES))}."
         )
-    if rule in RULES:
-        return (Stage(rule, dict(parameters), RULES[rule]),)
     *mixings, final = _parts(rule)
     stages = [Stage(part.name, part.parameters, function_named(part.name, "mixing", MIXINGS)) for part in mixings]
     twice = [name for name in final.parameters if name in parameters]
@@ -263,7 +253,9 @@ def unknown_part(what: str, name: str, known: Mapping[str, Function]) -> str:
     "unknown rule 'trmean'. Did you mean 'trimmed_mean'?"
     """
     stages = known is RULES or known is MIXINGS
-    meant = _meant(name, {**RULES, **MIXINGS} if stages else known)
+    named = {**RULES, **MIXINGS} if stages else known
+    robust = [word for word, function in named.items() if declaration_of(function).robust]
+    meant = _called(name, named) or next(iter(difflib.get_close_matches(name, robust, n=1)), "")
     message = unknown(what, name, known, "" if meant == name else meant)
     if not stages or not meant or meant in known:
         return message
@@ -271,20 +263,14 @@ def unknown_part(what: str, name: str, known: Mapping[str, Function]) -> str:
     return f"{message} ({'it' if meant == name else meant} is {place})"
 
 
-def _meant(name: str, known: Mapping[str, Function]) -> str:
-    """The known name that a user means by another one; "" where there is none."""
-    robust = [word for word, function in known.items() if declaration_of(function).robust]
-    return _called(name, known) or next(iter(difflib.get_close_matches(name, robust, n=1)), "")
-
-
 def _called(name: str, known: Mapping[str, Function]) -> str:
     """What papers and other libraries call so, whatever they write between its letters; "" where there is nothing."""
+
+    def letters(word: str) -> str:
+        return re.sub(r"[\W_]", "", word).lower()
+
     names = {word: (word, *declaration_of(function).also_known_as) for word, function in known.items()}
-    return next((word for word in known if _letters(name) in map(_letters, names[word])), "")
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[\W_]", "", name).lower()
+    return next((word for word in known if letters(name) in map(letters, names[word])), "")
 
 
 def name_of(function: Function) -> str:

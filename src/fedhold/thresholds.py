@@ -7,6 +7,7 @@ current centre, so a threshold that depends on the distances is finally taken at
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,29 +38,21 @@ Threshold = Callable[[Vector, Vector], Vector]
 """(distances of the clients to the centre, their samples n_i) -> their thresholds T_i."""
 
 
-def _named(of: Callable[..., Threshold], *, of_samples_alone: bool, **parameters: object) -> Callable[..., Threshold]:
-    """A decorator for what `of` makes of these parameters: it names the threshold function by the spec that makes it again.
+def _named(threshold: Threshold, of: Callable[..., Threshold], **given: object) -> Threshold:
+    """The threshold function, named by the spec that makes it again: specs, checkpoints and reports know it by this name.
 
-    Specs, checkpoints and reports know a function by its name, so two functions with other parameters need other names.
-
-    of                the function of this module
-    of_samples_alone  whether the thresholds depend on the samples alone, and not on the distances
-    parameters        as `of` received them
+    of     the function of this module that makes it; of all, only those of `automatic` depend on the distances
+    given  the parameters of `of`
     """
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
-    text = f"{of.__name__}({', '.join(f'{name}={value!r}' for name, value in plain.items())})"
-
-    def mark(threshold: Threshold) -> Threshold:
-        threshold.__qualname__ = text
-        threshold.of_samples_alone = of_samples_alone  # type: ignore[attr-defined]
-        return threshold
-
-    return mark
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+    threshold.__qualname__ = f"{of.__name__}({', '.join(f'{name}={value!r}' for name, value in plain.items())})"
+    threshold.kappa = plain.get("kappa")  # type: ignore[attr-defined]
+    return threshold
 
 
 def follows_distances(threshold: Threshold) -> bool:
     """Whether the T_i may change with the distances, as those of `automatic` do; all others depend on the samples alone."""
-    return not getattr(threshold, "of_samples_alone", False)
+    return not hasattr(threshold, "kappa") or kappa_of(threshold) is not None
 
 
 def kappa_of(threshold: Threshold) -> float | None:
@@ -75,9 +68,7 @@ def fixed(T: float | Sequence[float] | NDArray[np.float64]) -> Threshold:
 
     T  a number of at least 0, or one per client. T = inf gives the mean, T = 0 the geometric median (the limit of small T)
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
-    >>> from fedhold.thresholds import fixed
     >>> aggregate(np.array([[1.0], [2.0], [99.0]]), "huber", threshold=fixed(2.0)).value.round(3)
     array([2.5])
 
@@ -86,8 +77,7 @@ def fixed(T: float | Sequence[float] | NDArray[np.float64]) -> Threshold:
     values = np.asarray(T, dtype=object)
     checked = np.array([positive(value, "threshold", zero=True, infinite=True) for value in values.ravel().tolist()])
 
-    @_named(fixed, of_samples_alone=True, T=checked.tolist() if values.ndim else float(checked[0]))
-    def threshold(distances: Vector, samples: Vector) -> Vector:  # noqa: ARG001
+    def threshold(_: Vector, samples: Vector) -> Vector:
         if checked.size not in (1, len(samples)):
             raise ValueError(
                 f"threshold has {checked.size} numbers for {len(samples)} admitted clients. Pass one number, or one per "
@@ -95,7 +85,7 @@ def fixed(T: float | Sequence[float] | NDArray[np.float64]) -> Threshold:
             )
         return np.broadcast_to(checked, samples.shape).astype(np.float64)
 
-    return threshold
+    return _named(threshold, fixed, T=checked.tolist() if values.ndim else float(checked[0]))
 
 
 def by_samples(T0: float, M: float) -> Threshold:
@@ -104,8 +94,6 @@ def by_samples(T0: float, M: float) -> Threshold:
     T0  the part that all clients share, at least 0
     M   the part that shrinks with the samples, at least 0
 
-    >>> import numpy as np
-    >>> from fedhold.thresholds import by_samples
     >>> by_samples(T0=0.5, M=10.0)(np.zeros(2), np.array([25.0, 100.0]))
     array([2.5, 1.5])
 
@@ -113,12 +101,10 @@ def by_samples(T0: float, M: float) -> Threshold:
     """
     base, slope = positive(T0, "T0", zero=True), positive(M, "M", zero=True)
 
-    @_named(by_samples, of_samples_alone=True, T0=base, M=slope)
     def threshold(_: Vector, samples: Vector) -> Vector:
-        result: Vector = base + slope / np.sqrt(samples)
-        return result
+        return np.asarray(base + slope / np.sqrt(samples))
 
-    return threshold
+    return _named(threshold, by_samples, T0=base, M=slope)
 
 
 def automatic(kappa: float = KAPPA) -> Threshold:
@@ -129,8 +115,6 @@ def automatic(kappa: float = KAPPA) -> Threshold:
 
     kappa  the threshold in units of the median distance; docs/threshold.md has the experiments behind its default of 0.75
 
-    >>> import numpy as np
-    >>> from fedhold.thresholds import automatic
     >>> automatic()(np.array([1.0, 2.0, 1e9]), np.ones(3))
     array([1.5, 1.5, 1.5])
 
@@ -138,14 +122,11 @@ def automatic(kappa: float = KAPPA) -> Threshold:
     """
     factor = positive(kappa, "kappa")
 
-    @_named(automatic, of_samples_alone=False, kappa=factor)
     def threshold(distances: Vector, samples: Vector) -> Vector:
         roots = np.sqrt(samples)
-        result: Vector = factor * middle(roots * distances) / roots
-        return result
+        return np.asarray(factor * middle(roots * distances) / roots)
 
-    threshold.kappa = factor  # type: ignore[attr-defined]
-    return threshold
+    return _named(threshold, automatic, kappa=factor)
 
 
 def from_theory(
@@ -163,8 +144,6 @@ def from_theory(
     epsilon  an upper bound on the liars' share of clients and samples; Theorem 1 does not use it
     setting  further fields of `fedhold.bounds.Setting`: ln_c_w, L, r_d, sigma_mu
 
-    >>> import numpy as np
-    >>> from fedhold.thresholds import from_theory
     >>> from_theory(sigma=1.0, d=5, N=20_000, delta=0.05)(np.zeros(20), np.full(20, 1000.0)).round(2)[:2]
     array([2.17, 2.17])
 
@@ -172,29 +151,23 @@ def from_theory(
     """
     if theorem not in (1, 2, 3):
         raise ValueError(f"theorem must be 1, 2 or 3, got {theorem!r}. Pass theorem=1 for balanced data.")
+    given: dict[str, Any] = {"sigma": sigma, "d": d, "N": N, "delta": delta, **setting}
 
-    given = {"sigma": sigma, "d": d, "N": N, "delta": delta, "theorem": theorem, "epsilon": epsilon, **setting}
-
-    @_named(from_theory, of_samples_alone=True, **given)
     def threshold(_: Vector, samples: Vector) -> Vector:
-        at = bounds.Setting(sigma=sigma, d=d, N=N, m=len(samples), delta=delta, **setting)
+        at = bounds.Setting(m=len(samples), **given)
         if theorem == 1:
             return np.full(len(samples), bounds.threshold_theorem_1(at))
         smallest = bounds.thresholds_theorem_2 if theorem == 2 else bounds.thresholds_theorem_3
         return smallest(at, epsilon=epsilon, samples=samples)
 
-    return threshold
+    return _named(threshold, from_theory, **given, theorem=theorem, epsilon=epsilon)
 
 
 def threshold_function(threshold: str | Threshold | ArrayLike) -> Threshold:
     """The function for what a user may pass as `threshold`: 'automatic', a number, one number per client, or a function."""
-    if isinstance(threshold, str):
-        if threshold != "automatic":
-            raise ValueError(
-                unknown("threshold", threshold, ["automatic"]) + " Or pass a number, or a function of them."
-            )
-        return automatic()
-    if threshold is automatic:  # type: ignore[comparison-overlap]  # The user passed it without calling it.
+    if isinstance(threshold, str) and threshold != "automatic":
+        raise ValueError(unknown("threshold", threshold, ["automatic"]) + " Or pass a number, or a function of them.")
+    if isinstance(threshold, str) or threshold is automatic:  # type: ignore[comparison-overlap]  # not called by the user
         return automatic()
     if callable(threshold):
         return threshold

@@ -182,10 +182,10 @@ def test_byzantine_fraction_is_the_larger_share():
 def test_the_error_names_bound_values_and_remedy():
     s = SMALL[0]
     with pytest.raises(
-        ValueError, match=r"delta_a needs T >= 3 r_0: T = 0\.5, r_0 = 1\.\d+; raise T to at least "
+        ValueError, match=r"delta_a needs T >= 3 r_0; met T = 0\.5, r_0 = 1\.\d+\. Raise T to at least "
     ) as e:
         bounds.delta_a(s, epsilon=0.1, T=0.5)
-    remedy = float(str(e.value).rsplit(" ", 1)[1])
+    remedy = float(str(e.value).rsplit(" ", 1)[1].rstrip("."))
     assert 3 * bounds.r_0(s) <= remedy <= 3 * bounds.r_0(s) * 1.0001
     assert bounds.delta_a(s, epsilon=0.1, T=remedy) > 0
 
@@ -217,17 +217,17 @@ def test_clients_must_be_neither_too_small_nor_too_large():
         small = n.copy()
         small[[0, -1]] = [1.0, n[-1] + n[0] - 1.0]
         with pytest.raises(
-            ValueError, match="needs n_i >= n_0: the smallest n_i = 1; raise the smallest n_i to at least"
+            ValueError, match=r"needs n_i >= n_0; met the smallest n_i = 1\. Raise the smallest n_i to at least"
         ):
             call(s, epsilon=0.1, samples=small)
     alone = replace(s, m=1)
-    with pytest.raises(ValueError, match=r"needs Delta_0 \+ 2/N <= R / sqrt\(n_i\).*split clients with more than \d+"):
+    with pytest.raises(ValueError, match=r"needs Delta_0 \+ 2/N <= R / sqrt\(n_i\).*Split clients with more than \d+"):
         bounds.thresholds_theorem_2(alone, epsilon=0.1, samples=[alone.N])
 
 
 @pytest.mark.parametrize(
     ("samples", "message"),
-    [([500, 500, 500], "one n_i per client"), ([1000, 1000], "sum n_i = N.*set N to 2000"), ([-1, 1501], "n_i > 0")],
+    [([500, 500, 500], "one n_i per client"), ([1000, 1000], "sum n_i = N.*Set N to 2000"), ([-1, 1501], "n_i > 0")],
 )
 def test_samples_match_the_setting(samples, message):
     s = Setting(sigma=1.0, d=2, N=1500, m=2, delta=0.05)
@@ -249,7 +249,7 @@ def test_samples_match_the_setting(samples, message):
         ({"m": 0}, "1 <= m <= N"),
         ({"N": 19}, "1 <= m <= N"),
         ({"r_d": 1 / 2000}, r"N > 1/\(r_d L\)"),
-        ({"ln_c_w": -23.0}, r"C_W \(N L\)\^d >= 1: ln_c_w = -23"),
+        ({"ln_c_w": -23.0}, r"C_W \(N L\)\^d >= 1; met ln_c_w = -23"),
     ],
 )
 def test_a_setting_outside_the_assumptions_is_refused(change, message):

@@ -23,7 +23,6 @@ __all__ = ["by_columns", "mean_around_median", "median", "phocas", "trimmed_mean
 def median(block: Block) -> Block:
     """The median of every column; for even m the mean of the two middle values.
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0, 9.0], [2.0, 8.0], [99.0, 7.0]]), "median").value
     array([2., 8.])
@@ -44,7 +43,6 @@ def trimmed_mean(block: Block, *, f: int) -> Block:
 
     f  how many liars to withstand
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [2.0], [3.0], [99.0]]), "trimmed_mean", f=1).value
     array([2.5])
@@ -60,7 +58,6 @@ def mean_around_median(block: Block, *, f: int) -> Block:
 
     f  how many liars to withstand
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [2.0], [3.0], [99.0]]), "mean_around_median", f=1).value
     array([2.])
@@ -76,7 +73,6 @@ def phocas(block: Block, *, f: int) -> Block:
 
     f  how many liars to withstand; the trimmed mean leaves out the f smallest and the f largest values
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [2.0], [3.0], [99.0]]), "phocas", f=1).value
     array([2.])
@@ -93,7 +89,6 @@ def by_columns(function: Callable[..., Any]) -> Callable[..., Any]:
               its update; what comes back has b numbers, one for each column. Columns come in blocks of any width, so that a
               row must not depend on other columns. Blocks may come in several threads, and must not be modified
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> @by_columns
     ... def midrange(block):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, TypeVar, cast
 
-from fedhold.errors import FEWER, integer, require
+from fedhold.errors import integer, require
 from fedhold.geometry import Geometry
 from fedhold.kernels import Weights
 from fedhold.updates import Centre, Updates
@@ -34,20 +35,12 @@ class Bound:
     def check(self, rule: str, m: int, f: object) -> None:
         """Raise an error unless m clients are enough for f liars."""
         liars = integer(f, "f")
-        require(m >= self.per_liar * liars + self.more, rule, needs=str(self), m=m, f=liars, remedy=FEWER)
+        remedy = "Lower f, or gather more clients."
+        require(m >= self.per_liar * liars + self.more, rule, needs=str(self), m=m, f=liars, remedy=remedy)
 
     def most_liars(self, m: int) -> int:
         """The largest f that m clients allow; 0 where they are too few for any."""
         return max((m - self.more) // self.per_liar, 0)
-
-
-def _any(m: int, **parameters: Any) -> None:
-    """Every parameter fits."""
-
-
-def _as_many(m: int, **parameters: Any) -> int:  # noqa: ARG001
-    """A mixing that makes one row for every client."""
-    return m
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,7 @@ class Declaration:
                weighs random groups, since a client then shares the fate of its group
     bound      how many clients it needs to withstand f liars; None where it takes no f
     check      (m, **parameters) -> None, which raises an error where parameters beside f do not fit m clients
-    rows       (m, **parameters) -> how many rows a mixing makes from those of m clients, or the most that it may make
+    rows       (m, **parameters) -> how many rows a mixing makes of m clients, at most; by default one for each
     robust     a liar cannot move it as far as he likes
     source     who published it, and when
     needs      what it needs besides its bound, in words for a reader
@@ -90,8 +83,8 @@ class Declaration:
     from_zero: bool = False
     accuses: bool = False
     bound: Bound | None = None
-    check: Callable[..., None] = _any
-    rows: Callable[..., int] = _as_many
+    check: Callable[..., None] | None = None
+    rows: Callable[..., int] = lambda m, **_: m
     robust: bool = True
     source: str = ""
     needs: str = ""
@@ -129,6 +122,7 @@ def declares(**facts: Any) -> Callable[[Function], Function]:
             return function(seen, **parameters)
 
         rule.declared = declared  # type: ignore[attr-defined]
+        rule.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]  # To find it takes as long as a small solve.
         return cast(Function, rule)
 
     return mark

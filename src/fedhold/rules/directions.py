@@ -28,7 +28,6 @@ def comparative_gradient_elimination(geometry: Geometry, *, f: int) -> Weights:
 
     f  how many liars to withstand
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [2.0], [3.0], [99.0]]), "comparative_gradient_elimination", f=1).value
     array([2.])
@@ -52,7 +51,6 @@ def sign_guard(geometry: Geometry, *, shortest: float = 0.1, longest: float = 3.
     quantile  how wide a group is: the mean over clients of the distance to the nearest `quantile` of the clients, as points of
               the three proportions. Groups are found by mean shift
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> updates = np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [-1.0, -1.0], [9.0, 9.0]])
     >>> result = aggregate(updates, "sign_guard")
@@ -125,7 +123,6 @@ def fl_trust(geometry: Geometry, *, root: Vector | None = None) -> Rescaled | So
     root  the update that the server has computed from a little data of its own. Without one, the Huber aggregate takes its
           place; the rule then trusts whom Huber trusts, and is no longer that of its source
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> updates = np.array([[1.0, 0.0], [3.0, 0.0], [-5.0, 0.0], [0.0, 9.0]])
     >>> aggregate(updates, "fl_trust", root=np.array([2.0, 0.0])).value
@@ -162,7 +159,6 @@ def fools_gold(geometry: Geometry, *, confidence: float = 1.0) -> Weights:
 
     confidence  how steeply the weight rises with t_i
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> updates = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [-1.0, -1.0, -1.0], [-1.0, -1.0, -1.0]])
     >>> aggregate(updates, "fools_gold").weights.round(2)

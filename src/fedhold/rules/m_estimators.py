@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fedhold.errors import integer, positive, require
 from fedhold.geometry import Geometry, Measurement, Solved, normalised, pulls_at, sampled_centre, solve
-from fedhold.kernels import Vector, Weights, middle, numbers, weighted_median
+from fedhold.kernels import Matrix, Vector, Weights, middle, numbers, weighted_median
 from fedhold.rules.declaration import Bound, declares
 from fedhold.thresholds import Threshold, kappa_of, threshold_function
 from fedhold.updates import Centre
 
-__all__ = ["centered_clipping", "geometric_median", "huber", "mean", "median_of_means"]
+__all__ = ["centered_clipping", "geometric_median", "huber", "mean", "means_of", "median_of_means"]
 
 TINY = float(np.finfo(np.float64).tiny)
 VANISHING = 1e-250  # typical distances. For thresholds below this, T_i/d_i could round to 0 for every client.
@@ -35,7 +36,6 @@ def mean(geometry: Geometry) -> Weights:
 
     argmin_s sum_i n_i |s - X_i|^2.
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [2.0], [99.0]]), "mean", samples=[2, 2, 1]).value
     array([21.])
@@ -74,7 +74,6 @@ def huber(
     max_iterations  the most steps that the solver makes
     start           where to begin: a start near the answer saves passes and changes nothing else
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> result = aggregate(np.array([[1.0], [2.0], [99.0]]), "huber", threshold=2.0)
     >>> result.value.round(3), result.clients.with_status("clipped")
@@ -104,7 +103,6 @@ def geometric_median(
     max_iterations  the most steps that the solver makes
     start           where to begin: a start near the answer saves passes and changes nothing else
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [2.0], [99.0]]), "geometric_median").value.round(3)
     array([2.])
@@ -143,6 +141,14 @@ def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations:
     return solve(geometry, thresholds_at, weights, tol=tol, max_iterations=max_iterations)
 
 
+def means_of(groups: Sequence[NDArray[np.intp]]) -> Matrix:
+    """The matrix that makes the mean of each group of clients; every client is in one group."""
+    mixture = np.zeros((len(groups), sum(map(len, groups))))
+    for row, group in zip(mixture, groups, strict=True):
+        row[group] = 1 / len(group)
+    return mixture
+
+
 def _check_batches(m: int, *, f: int | None = None, batches: int | None = None) -> None:
     if (f is None) == (batches is None):
         raise TypeError("median_of_means takes f (then there are 2f + 1 batches) or batches. Pass exactly one of them.")
@@ -168,7 +174,6 @@ def median_of_means(
     batches  how many batches to make, in place of f. Where fewer clients are left after rejections, each is a batch
     rng      draws the batches; from the operating system unless the caller of aggregate() gives one
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [2.0], [99.0]]), "median_of_means", f=1).value.round(3)
     array([2.])
@@ -177,9 +182,7 @@ def median_of_means(
     """
     m = geometry.m
     count = min(batches, m) if batches is not None else 2 * integer(f, "f") + 1
-    mixture = np.zeros((count, m))
-    for row, batch in zip(mixture, np.array_split(rng.permutation(m), count), strict=True):
-        row[batch] = 1 / len(batch)
+    mixture = means_of(np.array_split(rng.permutation(m), count))
     means = geometry.mixed(mixture, np.ones(count)).materialised()
     solved = geometric_median(means)
     # The centre is made from the means that the solver has seen, and not from the clients anew: where huge clients of a batch
@@ -212,7 +215,6 @@ def centered_clipping(
     iterations  how many steps to make
     start       where to begin; by default the Huber aggregate. In its source this is the last round's aggregate
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> updates, last = np.array([[1.0], [2.0], [99.0]]), np.array([0.0])
     >>> aggregate(updates, "centered_clipping", radius=1.0, start=last, iterations=1).value

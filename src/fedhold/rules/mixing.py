@@ -11,7 +11,7 @@ from fedhold.errors import integer, positive
 from fedhold.geometry import Geometry, Solved
 from fedhold.kernels import Matrix, Vector
 from fedhold.rules.declaration import Bound, declares
-from fedhold.rules.m_estimators import huber
+from fedhold.rules.m_estimators import huber, means_of
 
 __all__ = ["adaptive_clipping", "bucketing", "clipping", "nearest_neighbour_mixing", "screen"]
 
@@ -22,7 +22,6 @@ def nearest_neighbour_mixing(geometry: Geometry, *, f: int) -> Matrix:
 
     f  how many liars to withstand
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> updates = np.array([[1.0], [1.1], [1.2], [99.0]])
     >>> aggregate(updates, "nearest_neighbour_mixing(f=1) | median").value.round(1)
@@ -58,19 +57,13 @@ def bucketing(geometry: Geometry, *, size: int = 2, rng: np.random.Generator) ->
     size  how many clients are in a bucket; the last bucket may have fewer
     rng   draws the buckets; from the operating system unless the caller of aggregate() gives one
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [2.0], [3.0], [4.0], [5.0], [99.0]]), "bucketing(size=2) | median", rng=0).value
     array([3.5])
 
     Karimireddy et al. 2022.
     """
-    order, count = rng.permutation(geometry.m), _buckets(geometry.m, size)
-    mixture = np.zeros((count, geometry.m))
-    for k, row in enumerate(mixture):
-        bucket = order[k * size : (k + 1) * size]
-        row[bucket] = 1 / len(bucket)
-    return mixture
+    return means_of(np.array_split(rng.permutation(geometry.m), range(size, geometry.m, size)))
 
 
 @declares(
@@ -85,15 +78,13 @@ def clipping(geometry: Geometry, *, radius: float) -> Matrix:
 
     radius  the greatest length that an update keeps
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[3.0, 4.0], [0.0, 1.0], [300.0, 400.0]]), "clipping(radius=5) | mean").value.round(6)
     array([2., 3.])
 
     Norm clipping: Sun et al. 2019.
     """
-    reach = float(geometry.read(positive(radius, "radius")))
-    return _shortened(geometry.lengths(), reach)
+    return _shortened(geometry.lengths(), float(geometry.read(positive(radius, "radius"))))
 
 
 @declares(
@@ -110,7 +101,6 @@ def adaptive_clipping(geometry: Geometry, *, f: int) -> Matrix:
 
     f  how many liars to withstand
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [2.0], [3.0], [99.0]]), "adaptive_clipping(f=1) | mean").value
     array([2.25])
@@ -135,7 +125,6 @@ def screen(geometry: Geometry, *, beyond: float = 2.5) -> Matrix:
 
     beyond  the limit as a multiple of the median, at least 1
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> result = aggregate(np.array([[1.0], [1.1], [1.2], [99.0]]), "screen | mean")
     >>> result.value.round(1), result.clients.with_status("dropped")

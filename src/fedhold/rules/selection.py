@@ -51,14 +51,13 @@ def krum(geometry: Geometry, *, f: int) -> Weights:
 
     f  how many liars to withstand
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [1.1], [1.3], [1.6], [99.0]]), "krum", f=1).value
     array([1.1])
 
     Needs m >= 2f + 3.  Blanchard et al. 2017.
     """
-    return _lowest_scores(geometry, integer(f, "f"), 1)
+    return multi_krum(geometry, f=f, keep=1)
 
 
 def _check_keep(m: int, *, f: int, keep: int | None = None) -> None:
@@ -74,7 +73,6 @@ def multi_krum(geometry: Geometry, *, f: int, keep: int | None = None) -> Weight
     f     how many liars to withstand
     keep  how many clients to average; by default m - f. Where fewer are left after rejections, all of them
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [1.1], [1.2], [1.3], [99.0]]), "multi_krum", f=1).value
     array([1.15])
@@ -82,12 +80,8 @@ def multi_krum(geometry: Geometry, *, f: int, keep: int | None = None) -> Weight
     Needs m >= 2f + 3 and keep <= m - f.  Blanchard et al. 2017.
     """
     f, m = integer(f, "f"), geometry.m
-    return _lowest_scores(geometry, f, m - f if keep is None else min(keep, m - f))
-
-
-def _lowest_scores(geometry: Geometry, f: int, keep: int) -> Weights:
     scores = geometry.over_pairs(lambda rows: krum_scores(rows, f))
-    return equal_weights(np.argsort(scores, kind="stable")[:keep], geometry.m)
+    return equal_weights(np.argsort(scores, kind="stable")[: m - f][:keep], m)
 
 
 @declares(pairs=True, bound=Bound(4, 3), source="El Mhamdi et al. 2018")
@@ -99,7 +93,6 @@ def bulyan(geometry: Geometry, *, f: int) -> Columnwise:
 
     f  how many liars to withstand
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [1.1], [1.2], [1.3], [1.4], [1.5], [99.0]]), "bulyan", f=1).value.round(3)
     array([1.2])
@@ -158,7 +151,6 @@ def minimum_diameter_averaging(geometry: Geometry, *, f: int) -> Solved:
 
     f  how many liars to withstand
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> result = aggregate(np.array([[1.0], [1.1], [1.3], [99.0]]), "minimum_diameter_averaging", f=1)
     >>> result.value.round(3), result.clients.with_status("dropped")
@@ -196,7 +188,7 @@ class _LeastDiameter:
             pair = self._next(left, pair)
             if excess == 0:
                 distances = self.squares[pair:][self._both(left, pair, len(self.squares))]
-                if best is None or _is_smaller(distances, shortest):
+                if best is None or distances.tolist() < shortest.tolist():
                     best, shortest = left, distances
             elif best is None or not self._hopeless(left, excess, pair, shortest[0]):
                 # The client that is farther from everybody goes first: a good set found early spares the search of others.
@@ -227,16 +219,8 @@ class _LeastDiameter:
         """Whether a pair farther apart than this stays, whoever goes: the clients in most such pairs are not in all of them."""
         stop = int(np.searchsorted(-self.squares, -shortest, side="left"))
         far = pair + np.flatnonzero(self._both(left, pair, stop))
-        pairs_of = np.bincount(self.first[far], minlength=len(left)) + np.bincount(
-            self.second[far], minlength=len(left)
-        )
+        pairs_of = np.bincount(np.concatenate([self.first[far], self.second[far]]), minlength=len(left))
         return bool(np.sort(pairs_of)[-excess:].sum() < len(far))
-
-
-def _is_smaller(distances: Vector, others: Vector) -> bool:
-    """Whether the first of the numbers that differ is the smaller one."""
-    differ = np.flatnonzero(distances != others)
-    return differ.size > 0 and bool(distances[differ[0]] < others[differ[0]])
 
 
 @declares(bound=Bound(2, 1), source="Farhadkhani et al. 2023", needs="a sound `root` (without one, as `huber`)")
@@ -249,7 +233,6 @@ def monna(geometry: Geometry, *, f: int, root: Vector | None = None) -> Weights:
     root  the update of somebody who is trusted: the server's own, or that of a client. Without one, the Huber aggregate takes
           its place
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> updates = np.array([[1.0], [2.0], [3.0], [5.0], [99.0]])
     >>> aggregate(updates, "monna", f=2, root=updates[0]).value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, islice
 from math import comb
 from typing import Any
@@ -22,9 +22,7 @@ from fedhold.thresholds import KAPPA
 __all__ = ["covariance_agnostic_filter", "divide_and_conquer", "smea", "spectral_filter", "spectral_huber"]
 
 SUBSETS = 100_000  # sets of clients that smea looks at
-LESS = (
-    1 - 1e-9
-)  # An eigenvalue is smaller than another if it is smaller than this part of it; the rest may be rounding.
+LESS = 1 - 1e-9  # An eigenvalue is smaller than another if it is below this part of it; the rest may be rounding.
 STEPS = 50  # of the power method, before the eigenvalues of all sets that are left are computed
 AT_ONCE = 2**20  # numbers that its steps work on at a time
 FAR = 10  # median distances. A client farther away than this is taken for a liar without looking at directions.
@@ -35,15 +33,14 @@ BEYOND = 4  # median distances. Clients farther away than this get no weight.
 REACH = 0.5  # median distances. Residuals are clipped to this length before they choose the directions.
 ALONG = 0.5  # the threshold of the location along a direction, in units of the median deviation from its median
 DOUBT = 1.25  # standard errors. A location along a direction that is nearer to the centre than this is taken for it.
-FEWEST = (
-    7  # clients. With fewer, the correction costs 3 % without an attack, and gains nothing against one or two liars.
-)
+# Clients. With fewer, the correction costs 3 % without an attack, and gains nothing against one or two liars.
+FEWEST = 7
 TWO = 40  # clients, from which on two directions are used. Fewer clients have too much noise along the second one.
 NEGLIGIBLE = 1e-9  # median distances. A shift this short is rounding.
 
 
 @declares(
-    pairs=True, bound=Bound(2, 1), source="Diakonikolas et al. 2017", also_known_as=("filtering", "spectral_filtering")
+    pairs=True, bound=Bound(2, 1), source="Diakonikolas et al. 2017", also_known_as=("spectral_filtering", "filtering")
 )
 def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
     """Take weight from the clients that stretch the covariance, until as much as 2f clients' weight is gone.
@@ -54,7 +51,6 @@ def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
 
     f  how many liars to withstand
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> result = aggregate(np.array([[1.0], [1.1], [1.2], [99.0]]), "spectral_filter", f=1)
     >>> result.value.round(1), result.clients.with_status("dropped")
@@ -62,10 +58,7 @@ def spectral_filter(geometry: Geometry, *, f: int) -> Weights:
 
     Needs m >= 2f + 1.  Diakonikolas et al. 2017, who stop at a known bound on the covariance instead.
     """
-    f, m = integer(f, "f"), geometry.m
-    weights = np.ones(m)
-    for step in _filtered(geometry.squared_distances, f):
-        weights = step.following
+    *_, (_, weights) = _filtered(geometry.squared_distances, integer(f, "f"))
     return normalised(weights)
 
 
@@ -79,7 +72,6 @@ def covariance_agnostic_filter(geometry: Geometry, *, f: int) -> Weights:
 
     f  how many liars to withstand
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [1.1], [1.2], [99.0]]), "covariance_agnostic_filter", f=1).value.round(1)
     array([1.1])
@@ -87,43 +79,28 @@ def covariance_agnostic_filter(geometry: Geometry, *, f: int) -> Weights:
     Needs m >= 2f + 1.  Allouah, Guerraoui, Stephan 2025. Ours takes the largest s_j among the clients with weight left: one far
     away without any would make all further steps tiny.
     """
-    f, m = integer(f, "f"), geometry.m
-    best, least = np.ones(m), np.inf
-    for step in _filtered(geometry.squared_distances, f):
-        if step.eigenvalue < least:
-            best, least = step.weights, step.eigenvalue
-    return normalised(best)
+    steps = _filtered(geometry.squared_distances, integer(f, "f"))
+    return normalised(min(steps, key=lambda step: step[0])[1])
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """A step of the filter: the weights, the top eigenvalue of the covariance under them, and the weights that follow."""
+def _filtered(squares: Matrix, f: int) -> Iterator[tuple[float, Weights]]:
+    """Weights, each after the top eigenvalue of the covariance under them: from equal ones down to a sum of m - 2f.
 
-    weights: Weights
-    eigenvalue: float
-    following: Weights
-
-
-def _filtered(squares: Matrix, f: int) -> Iterator[_Step]:
-    """The steps that take weight from those who stretch the covariance most, until m - 2f is left: the last takes no more.
-
-    squares  the squared distances of all pairs
-    f        how many liars to withstand
+    In each step, those who stretch the covariance most lose most. The last weights come with inf.
     """
     m = len(squares)
     weights = np.ones(m)
     while (excess := weights.sum() - (m - 2 * f)) > 1e-9:
         alive = weights > 0
         eigenvalue, scores = _top(squares[np.ix_(alive, alive)], normalised(weights[alive]))
+        yield eigenvalue, weights
         top = scores.max()
-        if top == 0:  # All that are left are alike. This is the last step, and the best one.
-            yield _Step(weights, eigenvalue, weights)
-            return
+        if top == 0:  # All that are left are alike.
+            break
         taken = weights[alive] * (scores / top)
-        following = weights.copy()
-        following[alive] = np.maximum(weights[alive] - min(excess / taken.sum(), 1.0) * taken, 0)
-        yield _Step(weights, eigenvalue, following)
-        weights = following
+        weights = weights.copy()
+        weights[alive] = np.maximum(weights[alive] - min(excess / taken.sum(), 1.0) * taken, 0)
+    yield np.inf, weights
 
 
 def _top(squares: Matrix, weights: Weights) -> tuple[float, Vector]:
@@ -162,7 +139,6 @@ def smea(geometry: Geometry, *, f: int) -> Weights:
 
     f  how many liars to withstand
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> result = aggregate(np.array([[1.0], [1.1], [1.3], [99.0]]), "smea", f=1)
     >>> result.value.round(3), result.clients.with_status("dropped")
@@ -271,7 +247,6 @@ def spectral_huber(
     max_iterations  of the Huber centre, as in `huber`
     start           where to begin: a start near the answer saves passes and changes nothing else
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [1.1], [1.2], [1.1], [1.0], [1.2], [99.0]]), "spectral_huber").value.round(1)
     array([1.1])
@@ -341,8 +316,7 @@ def _shift(along: Matrix, values: Vector) -> Vector:
     errors = DOUBT * values / len(along)
     # Of a place, errors^2 / place is taken away: ever less, the farther it is. A constant would leave liars a constant gain.
     taken = np.divide(errors**2, places, out=places.copy(), where=np.abs(places) > errors)
-    shift: Vector = places - taken
-    return shift
+    return np.asarray(places - taken)
 
 
 def _location(points: Vector) -> float:
@@ -380,15 +354,9 @@ def _removed(m: int, f: int, filter_fraction: float) -> int:
 
 def _check_removed(m: int, *, f: int, iterations: int = 1, filter_fraction: float = 1.0, **_: Any) -> None:
     rounds, removed = integer(iterations, "iterations", at_least=1), _removed(m, f, filter_fraction)
-    require(
-        rounds * removed < m,
-        "divide_and_conquer",
-        needs="iterations * filter_fraction * f < m",
-        m=m,
-        removed_per_iteration=removed,
-        iterations=rounds,
-        remedy="Lower one of them.",
-    )
+    met = {"m": m, "removed_per_iteration": removed, "iterations": rounds}
+    needs, remedy = "iterations * filter_fraction * f < m", "Lower one of them."
+    require(rounds * removed < m, "divide_and_conquer", needs=needs, remedy=remedy, **met)
 
 
 @declares(bound=Bound(2, 1), check=_check_removed, source="Shejwalkar & Houmansadr 2021", also_known_as=("dnc",))
@@ -413,7 +381,6 @@ def divide_and_conquer(
     rng              draws the columns; from the operating system unless the caller of aggregate() gives one: liars who know
                      the columns can hide in the others
 
-    >>> import numpy as np
     >>> from fedhold import aggregate
     >>> result = aggregate(np.array([[1.0], [1.1], [1.2], [99.0]]), "divide_and_conquer", f=1)
     >>> result.value.round(1), result.clients.with_status("dropped")
