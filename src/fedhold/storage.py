@@ -34,7 +34,9 @@ LABORATORY = "laboratory run"
 # A temporary file is hidden, begins as the file that it will become, and has a name that nobody else has drawn: neither another
 # thread nor a process of the same number in another container.
 TEMPORARY = re.compile(r"\..{0,40}\.[0-9a-f]{32}\.tmp", re.DOTALL)
-ABANDONED = 24 * 3600.0  # seconds after which a temporary file that nobody wrote to was left by a process that was killed
+ABANDONED = (
+    24 * 3600.0
+)  # seconds after which a temporary file that nobody wrote to was left by a process that was killed
 
 
 @contextmanager
@@ -119,9 +121,11 @@ def write_checkpoint(
             raise TypeError(f"array {name!r} of a checkpoint holds objects, which only pickle could write. Convert it.")
     header = {"program": PROGRAM, "kind": kind, "format": FORMAT, "arrays": list(arrays)}
     texts = {HEADER: json.dumps(header), NOTES: notes}
-    members: dict[str, Any] = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}
+    members: dict[str, Any] = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()} | dict(
+        arrays
+    )
     file = io.BytesIO()
-    np.savez(file, **members, **arrays)
+    np.savez(file, **members)
     write_whole(path, file.getvalue(), sync=sync)
 
 
