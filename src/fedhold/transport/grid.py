@@ -16,8 +16,7 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedhold.transport.limits import Limits
-from fedhold.transport.replies import Step, error_reply, is_genuine, unreadable
+from fedhold.transport.replies import Limits, Step, error_reply, is_genuine, unreadable
 
 if TYPE_CHECKING:
     from fedhold.transport.link import Link

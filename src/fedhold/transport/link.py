@@ -34,8 +34,15 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from httpx import HTTPStatusError
 
 from fedhold.errors import one_line
-from fedhold.transport.limits import BadReplyError, Limits, refuse_beyond
-from fedhold.transport.replies import Step, error_reply, is_genuine, unreadable
+from fedhold.transport.replies import (
+    BadReplyError,
+    Limits,
+    Step,
+    error_reply,
+    is_genuine,
+    refuse_beyond,
+    unreadable,
+)
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
 
