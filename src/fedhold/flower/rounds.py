@@ -13,11 +13,11 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message
+from flwr.app import Message
 
 from fedhold.aggregation import aggregate
-from fedhold.audit import MOST_NAME, NodeRecord, RoundRecord, Seen, shown_name
-from fedhold.errors import InfeasibleError, one_line
+from fedhold.audit import NodeRecord, RoundRecord, Seen, shown_name
+from fedhold.errors import InfeasibleError
 from fedhold.flower.model import Model
 from fedhold.flower.state import State
 from fedhold.result import Aggregation, Client
@@ -108,12 +108,10 @@ class Outcome:
 
     model    the next model; None where the round keeps the one it had
     record   the record of the round, with a row for every node, and why the model is kept
-    last     the aggregate of the updates, for a rule that starts from it in the next round
     """
 
     model: Model | None
     record: RoundRecord
-    last: Arrays | None = None
 
 
 @dataclass
@@ -226,7 +224,7 @@ def aggregate_replies(
         seconds=seconds,
         f=result.f,
     )
-    return Outcome(moved, record, moved.minus(model) if rule.from_last else None)
+    return Outcome(moved, record)
 
 
 def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, Any] | None:
@@ -265,14 +263,6 @@ def _row(reply: Reply, client: Client | None) -> NodeRecord:
 def with_reason(row: NodeRecord, reason: str | None) -> NodeRecord:
     """The row, with one more thing to say about the node."""
     return row if reason is None else replace(row, reason=f"{row.reason}; {reason}" if row.reason else reason)
-
-
-def name_in(reply: Reply, key: str) -> str | None:
-    """What a node calls itself: the text under this key in a ConfigRecord of its reply; None where there is none."""
-    records = reply.content.values() if reply.content is not None else ()
-    configs = [record for record in records if isinstance(record, ConfigRecord)]
-    names = [one_line(config[key], MOST_NAME) for config in configs if isinstance(config.get(key), str)]
-    return next(filter(None, names), None)
 
 
 def log_rows(phase: str, record: RoundRecord, asked: int) -> None:

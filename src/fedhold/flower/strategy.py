@@ -15,12 +15,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from fedhold.audit import Averages, NodeRecord, RoundRecord, append, average_metrics, judge_round, read
-from fedhold.errors import integer, listed, positive, require
+from fedhold.audit import MOST_NAME, Averages, NodeRecord, RoundRecord, append, average_metrics, judge_round, read
+from fedhold.errors import integer, listed, one_line, positive, require
 from fedhold.flower.around import PLAIN_AVERAGE, Inner, Proposal
 from fedhold.flower.model import Model
 from fedhold.flower.quarantine import Quarantine, offenders
-from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies, log_rows, log_suspects, name_in, with_reason
+from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies, log_rows, log_suspects, with_reason
 from fedhold.flower.state import RobustResult, State, load, save
 from fedhold.flower.validation import Loss, Validation
 from fedhold.spec import DEFAULT, parse
@@ -339,7 +339,8 @@ class RobustStrategy(FedAvg):
         if made.model is None:
             log.warning("Round %d keeps the model: %s", server_round, made.note)
             return None, made.metrics
-        state.last = outcome.last
+        if self.rule.from_last and outcome.model is not None:
+            state.last = outcome.model.minus(current.model)
         return made.model.record(), made.metrics
 
     def _next_model(self, current: Round, outcome: Outcome, samples: float, metrics: MetricRecord | None) -> Proposal:
@@ -449,10 +450,11 @@ class RobustStrategy(FedAvg):
             replies,
             like=like,
             weight_key=self.weighted_by_key,
+            name_key=self.name_key,
             limits=Limits.of(current.model.arrays, self.max_reply_bytes),
             no_reply=self._no_reply,
         )
-        current.state.names |= {one.node: name for one in read if (name := name_in(one, self.name_key)) is not None}
+        current.state.names |= {one.node: name for one in read if (name := one_line(one.name or "", MOST_NAME))}
         return read
 
     def _rng(self, purpose: int, current: Round) -> np.random.Generator:

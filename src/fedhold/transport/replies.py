@@ -133,6 +133,7 @@ class Reply:
     metrics   all its metrics but the number of samples, plausible or not
     key       the key of these metrics in `content`
     content   the whole reply
+    name      what the node calls itself; None where it does not
     answered  whether the node sent content, usable or not: one that raised or stayed silent sent none
     """
 
@@ -145,6 +146,7 @@ class Reply:
     metrics: dict[str, Any] | None = None
     key: str = ""
     content: RecordDict | None = None
+    name: str | None = None
     answered: bool = False
 
 
@@ -154,6 +156,7 @@ def read_replies(
     *,
     like: Mapping[str, NDArray[Any]] | None,
     weight_key: str,
+    name_key: str,
     limits: Limits,
     no_reply: str,
 ) -> list[Reply]:
@@ -163,6 +166,7 @@ def read_replies(
     replies     what came back
     like        the arrays that were sent, where such arrays must come back; None in evaluation
     weight_key  the name of the metric that holds the number of samples
+    name_key    the key of a text in a ConfigRecord by which a node may name itself
     limits      the most that a reply may hold; one that holds more is rejected before any of its arrays is decoded
     no_reply    the reason for nodes from which nothing came
     """
@@ -187,14 +191,21 @@ def read_replies(
     read = []
     for node in sorted(asked):
         if node in answers:
-            answer = _read(node, answers[node], like, weight_key, limits)
+            answer = _read(node, answers[node], like, weight_key, name_key, limits)
         else:
             answer = Reply(node, reason=remarks.pop(node, no_reply))
         read.append(replace(answer, remark=remarks[node]) if node in remarks else answer)
     return read + [Reply(node, reason=remarks[node]) for node in sorted(remarks.keys() - asked.keys())]
 
 
-def _read(node: int, reply: Message, like: Mapping[str, NDArray[Any]] | None, weight_key: str, limits: Limits) -> Reply:
+def _read(
+    node: int,
+    reply: Message,
+    like: Mapping[str, NDArray[Any]] | None,
+    weight_key: str,
+    name_key: str,
+    limits: Limits,
+) -> Reply:
     """The reply of one node; the parameters are those of read_replies()."""
     if reply.has_error():
         return Reply(node, reason=f"error {reply.error.code}: {one_line(reply.error.reason or 'without a reason')}")
@@ -207,6 +218,7 @@ def _read(node: int, reply: Message, like: Mapping[str, NDArray[Any]] | None, we
         key = _only(content, MetricRecord)
         metrics = dict(content[key].items())
         claimed = metrics.pop(weight_key, None)
+        names = [config.get(name_key) for config in content.config_records.values()]
         arrays = None if like is None else _arrays(cast(ArrayRecord, content[_only(content, ArrayRecord)]), like)
         return Reply(
             node,
@@ -216,6 +228,7 @@ def _read(node: int, reply: Message, like: Mapping[str, NDArray[Any]] | None, we
             metrics=metrics,
             key=key,
             content=content,
+            name=next((name for name in names if isinstance(name, str)), None),
             answered=True,
         )
     except BadReplyError as problem:
