@@ -21,7 +21,7 @@ LIARS = NODES[:3]
 CAPPED = NODES[3]  # claims too much, but sends honest work
 
 
-def record(k, nodes=NODES, *, run="5eed", rule="huber", seconds=8.0):
+def record(k, nodes=NODES, *, run="5eed", rule="huber(threshold=automatic)", seconds=8.0):
     """Round k: node 0 is held down, 1 sends nonsense, 2 fails in evaluation and is left out later, 3 claims too much."""
     rng = np.random.default_rng(k)
     weights = np.clip(rng.normal(1, 0.15, len(nodes)), 0.6, 1.6)
@@ -49,7 +49,6 @@ def record(k, nodes=NODES, *, run="5eed", rule="huber", seconds=8.0):
         round=k,
         time=f"2026-01-31T12:{k % 60:02d}:00+00:00",
         rule=rule,
-        parameters={"threshold": "automatic"},
         outcome="kept" if kept else "aggregated",
         nodes=tuple(rows),
         note=f"2 good replies, 4 needed {SCRIPT}" if kept else None,

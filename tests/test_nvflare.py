@@ -46,6 +46,7 @@ NONSENSE = {
     "text claim": lambda i: changed(i, meta={"NUM_STEPS_CURRENT_ROUND": "many"}),
     "list claim": lambda i: changed(i, meta={"NUM_STEPS_CURRENT_ROUND": [1, 2]}),
     "NaN metric": lambda i: changed(i, metrics={"loss": float("nan")}),
+    "huge metric": lambda i: changed(i, metrics={"loss": 10**400}),
     "odd metric": lambda i: changed(i, metrics={"loss": [1], "more": 2}),
 }
 NAMED = set(NONSENSE) - {"far"}

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 
 import numpy as np
@@ -235,6 +236,8 @@ def test_what_a_killed_process_left_behind_is_removed(tmp_path):
     assert len(os.listdir(tmp_path)) == 2
     os.mkfifo(tmp_path / f".x.{'0' * 32}.tmp")  # Whoever opened it to write would wait for ever.
     (tmp_path / ".mine.tmp").touch()
+    yesterday = time.time() - 25 * 3600
+    os.utime(next(tmp_path.glob(".killed.npy.*")), (yesterday, yesterday))
     write_in_a_new_process(tmp_path / "other.npy")
     being_written, *others = sorted(os.listdir(tmp_path))
     assert being_written.startswith(".alive.npy.")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fedhold.aggregation import aggregate
-from fedhold.audit import unusable_metrics
+from fedhold.audit import average_metrics
 from fedhold.errors import one_line
 from fedhold.spec import DEFAULT, parse
 
@@ -44,7 +43,8 @@ class RobustAggregator(ModelAggregator):
 
     Whole models are aggregated as they come, because the model that was sent is not known here. To all rules that makes no
     difference, but to `clipping` it does: let clients send differences there. A client that cannot be used is named in the
-    log with the reason; a round without enough good ones keeps the model.
+    log with the reason; a round without enough good ones keeps the model. Of metrics the Huber location over the clients whose
+    metrics are usable is taken.
     """
 
     def __init__(
@@ -84,23 +84,17 @@ class RobustAggregator(ModelAggregator):
         for name, client in zip(names, done.clients, strict=True):
             if client.reason:
                 self.warning(f"{one_line(name)} {client.status}: {client.reason}")
-        admitted = {i: client.samples for i, client in enumerate(done.clients) if client.status != "rejected"}
-        return FLModel(params_type=kind, params=done.value, metrics=self._metrics(names, results, admitted))
-
-    def _metrics(
-        self, names: Sequence[str], results: Sequence[FLModel], samples: Mapping[int, float]
-    ) -> dict[str, float]:
-        """The averages, by n_i, over the admitted clients whose metrics are usable."""
-        given = {
-            i: {k: v for k, v in (results[i].metrics or {}).items() if isinstance(v, int | float)} for i in samples
+        samples = {
+            name: client.samples
+            for name, client in zip(names, done.clients, strict=True)
+            if client.status != "rejected"
         }
-        unusable = unusable_metrics(given)
-        for i, reason in unusable.items():
-            self.warning(f"{one_line(names[i])}: {reason}")
-        usable = [i for i in given if i not in unusable]
-        total = math.fsum(samples[i] for i in usable)
-        keys = given[usable[0]] if usable else []
-        return {key: float(np.sum([given[i][key] * (samples[i] / total) for i in usable])) for key in keys}
+        given = {name: self.results[name].metrics or {} for name in samples}
+        numbers = {name: {k: v for k, v in one.items() if isinstance(v, int | float)} for name, one in given.items()}
+        averages = average_metrics(numbers, samples)
+        for name, reason in averages.reasons.items():
+            self.warning(f"{one_line(name)}: {reason}")
+        return FLModel(params_type=kind, params=done.value, metrics=dict(averages.robust))
 
 
 def _arrays(params: object) -> dict[str, Any] | None:

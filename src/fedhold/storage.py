@@ -15,20 +15,15 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks. There the leftovers of a killed process stay.
-    fcntl = None  # type: ignore[assignment]
 
 PROGRAM = "fedhold"
 FORMAT = 1  # of checkpoints; a change that older versions would misread raises it
@@ -39,6 +34,9 @@ LABORATORY = "laboratory run"
 # A temporary file is hidden, begins as the file that it will become, and has a name that nobody else has drawn: neither another
 # thread nor a process of the same number in another container.
 TEMPORARY = re.compile(r"\..{0,40}\.[0-9a-f]{32}\.tmp", re.DOTALL)
+ABANDONED = (
+    24 * 3600.0
+)  # seconds after which a temporary file that nobody wrote to was left by a process that was killed
 
 
 @contextmanager
@@ -47,81 +45,39 @@ def whole_file(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
 
     A process that is killed inside the block leaves the old file as it was, or no file where there was none. Of two that write
     at once, the file of the one that ends later stays; they never mix. The temporary file of a process that was killed is
-    removed when another process first writes into the same folder.
+    removed a day later, when another process first writes into the same folder.
 
     path  the file to write; its folder is made where it is missing
     sync  wait until the bytes are on the disk, and not only in the machine's memory, before the file takes its place
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path.parent.absolute())
-    descriptor, temporary = _new_temporary(path)
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(16)}.tmp")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:  # "x" refuses a file or a link that is there already
             yield file
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-            if fcntl is not None:  # The file is still locked here, so that nobody takes it for a leftover.
-                temporary.replace(path)
-        if fcntl is None:  # Windows moves no file that is open.
-            temporary.replace(path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     if sync:
-        _sync_folder(path.parent)
-
-
-def _new_temporary(path: Path) -> tuple[int, Path]:
-    """A new file beside `path`, open for writing and locked for as long as it is open; and its name."""
-    while True:
-        temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(16)}.tmp")
-        # O_EXCL refuses a file or a link that is there already.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-        if _locked(descriptor) and os.fstat(descriptor).st_nlink:
-            return descriptor, temporary
-        os.close(descriptor)  # Another process took it for a leftover before it was locked, and removes it.
-
-
-@lru_cache(
-    maxsize=1024
-)  # once per process and folder: to look through a large folder takes longer than to write a file
-def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that nobody writes to any more: the lock on a file ends with the process that held it."""
-    if fcntl is None:
-        return
-    for name in filter(TEMPORARY.fullmatch, os.listdir(folder)):
-        with suppress(
-            OSError
-        ):  # A leftover that cannot be opened or removed does not stop the writing of another file.
-            descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with suppress(OSError):  # Not every system can be asked to wait until the new name of a file is on the disk.
+            folder = os.open(path.parent, os.O_RDONLY)
             try:
-                if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(folder / name)
+                os.fsync(folder)
             finally:
-                os.close(descriptor)
+                os.close(folder)
 
 
-def _locked(descriptor: int) -> bool:
-    """Lock a file until it is closed; False where another process has locked it to remove it."""
-    try:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # This file system has no locks, so that nobody removes leftovers in it.
-        pass
-    return True
-
-
-def _sync_folder(folder: Path) -> None:
-    """Wait until the new name of a file is on the disk, on systems that can be asked to."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+@lru_cache(maxsize=1024)  # once per folder: to look through a large one takes longer than to write a file
+def _remove_leftovers(folder: Path) -> None:
+    for name in filter(TEMPORARY.fullmatch, os.listdir(folder)):
+        with suppress(OSError):  # A leftover that cannot be removed does not stop the writing of another file.
+            found = (folder / name).lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_mtime < time.time() - ABANDONED:
+                (folder / name).unlink()
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
@@ -140,8 +96,7 @@ class DamagedCheckpointError(ValueError):
         )
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(NamedTuple):
     """What a checkpoint holds: the arrays of a run, and the rest of its state as plain JSON values."""
 
     arrays: dict[str, NDArray[Any]]
@@ -166,8 +121,9 @@ def write_checkpoint(
             raise TypeError(f"array {name!r} of a checkpoint holds objects, which only pickle could write. Convert it.")
     header = {"program": PROGRAM, "kind": kind, "format": FORMAT, "arrays": list(arrays)}
     texts = {HEADER: json.dumps(header), NOTES: notes}
-    members: dict[str, Any] = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}
-    members |= arrays
+    members: dict[str, Any] = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()} | dict(
+        arrays
+    )
     file = io.BytesIO()
     np.savez(file, **members)
     write_whole(path, file.getvalue(), sync=sync)
@@ -255,12 +211,8 @@ def fingerprint(**facts: Any) -> str:
 
 
 def _as_text(fact: Any) -> str:
-    """The text by which a fact enters a fingerprint."""
     if isinstance(fact, np.ndarray):
-        numbers = hashlib.sha256(np.ascontiguousarray(fact).data).hexdigest()
-        return f"{fact.dtype}{fact.shape}{numbers}"
+        return f"{fact.dtype}{fact.shape}{hashlib.sha256(np.ascontiguousarray(fact).data).hexdigest()}"
     if isinstance(fact, Mapping):
         return str({str(name): _as_text(value) for name, value in sorted(fact.items())})
-    if callable(fact):
-        return str(getattr(fact, "__qualname__", type(fact).__qualname__))
-    return repr(fact)
+    return str(getattr(fact, "__qualname__", type(fact).__qualname__)) if callable(fact) else repr(fact)

@@ -14,7 +14,8 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedYogi, Krum, Str
 
 from fedhold.audit.records import read
 from fedhold.flower import RobustStrategy
-from fedhold.flower.around import COMBINED, REFUSED, Inner, refusal, to_json
+from fedhold.flower.around import COMBINED, REFUSED, Inner, refusal
+from fedhold.flower.state import to_json
 from flower_grid import SILENT, LocalGrid, client_app, model
 from flower_inside import INSIDE, ROUNDS, M, Own, robust
 from flower_liars import with_arrays, with_metrics

@@ -5,9 +5,9 @@ import pytest
 from flwr.app import MetricRecord
 
 from fedhold import aggregate
+from fedhold.audit.metrics import _location
 from fedhold.audit.records import read
 from fedhold.flower import RobustStrategy
-from fedhold.flower.averages import _location
 from flower_grid import LocalGrid, client_app, model
 from flower_liars import with_metrics
 

@@ -15,9 +15,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from fedhold.flower import RobustStrategy
 from fedhold.transport import Limits, exchange
-from fedhold.transport.limits import BadReplyError
-from fedhold.transport.link import Link, check_inflated
-from fedhold.transport.salt import salted_array
+from fedhold.transport.link import Link, check_inflated, salted_array
+from fedhold.transport.replies import BadReplyError
 from flower_grid import FIRST, SILENT, LocalGrid, client_app, model
 from flower_nodes import Made, made_of
 

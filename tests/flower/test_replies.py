@@ -191,9 +191,8 @@ def test_any_bytes_are_an_array_of_the_right_shape_or_a_reason(data, dtype):
         }
     )(message, message)
     limits = Limits.of(LIKE.arrays)
-    (got,) = read_replies(
-        [message], [reply], like=LIKE.arrays, weight_key="num-examples", limits=limits, no_reply="no reply"
-    )
+    keys = {"weight_key": "num-examples", "name_key": "node-name"}
+    (got,) = read_replies([message], [reply], like=LIKE.arrays, **keys, limits=limits, no_reply="no reply")
     if got.reason is None:
         assert got.arrays["w"].shape == (2, 3)
         assert got.arrays["w"].dtype.kind == "f"

@@ -17,7 +17,8 @@ from fedhold import aggregate
 from fedhold.audit.records import STATUSES, read
 from fedhold.flower import RobustStrategy
 from fedhold.flower.model import Model
-from fedhold.flower.rounds import Rule, aggregate_replies
+from fedhold.flower.rounds import Round, Rule, aggregate_replies
+from fedhold.flower.state import State
 from fedhold.transport import Reply
 from flower_grid import FIRST, SILENT, LocalGrid, client_app, model, pull, reply_with
 from flower_liars import with_arrays, with_metrics
@@ -82,16 +83,17 @@ def test_models_that_are_aggregated_as_they_came_give_what_updates_give(rule, mo
     given = RobustStrategy(rule).rule
     last = {key: np.full(shape, 0.1) for key, shape in shapes.items()}
     root = {key: array + 0.1 for key, array in sent.arrays.items()} if given.takes("root") else None
+    opened = Round.opened(1, sent, given, State(sent, seed=0, last=last))
     outcomes = []
     for whole in (given.takes_whole, False):
         monkeypatch.setattr(Rule, "takes_whole", whole)
-        outcomes.append(aggregate_replies(sent, replies, 12, given, np.random.default_rng(1), last=last, root=root))
+        outcomes.append(aggregate_replies(opened, replies, 12, given, np.random.default_rng(1), root=root))
     for key in shapes:
         one, other = (outcome.model.arrays[key] for outcome in outcomes)
         assert one.dtype == np.float32
         assert one.shape == shapes[key]
         np.testing.assert_allclose(one, other, atol=2e-6)
-    for one, other in zip(*(outcome.rows for outcome in outcomes), strict=True):
+    for one, other in zip(*(outcome.record.nodes for outcome in outcomes), strict=True):
         assert (one.node, one.status, one.samples) == (other.node, other.status, other.samples)
         assert one.distance == pytest.approx(other.distance, rel=1e-4)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedhold.audit.metrics import unusable_metrics
+from fedhold.audit.metrics import Averages, average_metrics
 from fedhold.audit.page import report_audit
 from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, append, find_audit, read
 from fedhold.audit.suspects import MOST_NAME, Seen, Standing, Tally, judge_round, shown_name, standings
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_NAME",
     "STATUSES",
+    "Averages",
     "NodeRecord",
     "RoundRecord",
     "Seen",
     "Standing",
     "Tally",
     "append",
+    "average_metrics",
     "find_audit",
     "judge_round",
     "read",
     "report_audit",
     "shown_name",
     "standings",
-    "unusable_metrics",
     "watch",
 ]
 

@@ -1,26 +1,82 @@
-"""Which nodes' metrics must stay out of an average: one node's nonsense neither ends a run nor enters it."""
+"""Averages of metrics over nodes, which one node's nonsense neither ends nor enters, and one node's lie cannot move far."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedhold.aggregation import aggregate
 from fedhold.report import one_line
 
-FAR = (
-    1e6  # times the median node's value (or 1, where that is less); beyond it a number tells nothing of the federation
-)
+# A number beyond so many times the median node's (or 1, where that is less) tells nothing of the federation.
+FAR = 1e6
 
 Metrics = Mapping[str, Any]
 Form = tuple[tuple[str, int], ...]
 """The keys of metrics in order, each with the length of its list; -1 for a single number."""
 
 
-def unusable_metrics(metrics: Mapping[int, Metrics]) -> dict[int, str]:
+@dataclass(frozen=True)
+class Averages:
+    """The averages of metrics over nodes.
+
+    reasons   the nodes whose metrics were left out, and why
+    samples   the number of samples that counts, of the others
+    robust    the Huber location of each metric; empty where no node had usable metrics
+    plain     the weighted means of the same metrics, for comparison
+    """
+
+    reasons: Mapping[Any, str]
+    samples: Mapping[Any, float]
+    robust: Mapping[str, Any] = field(default_factory=dict)
+    plain: Mapping[str, Any] = field(default_factory=dict)
+
+
+def average_metrics(
+    metrics: Mapping[Any, Metrics], samples: Mapping[Any, float], sample_cap: float | None = None
+) -> Averages:
+    """Average the metrics that are usable, each node weighted by its number of samples.
+
+    metrics     node -> its metrics by name, each a number or a list of numbers
+    samples     node -> its number of samples
+    sample_cap  numbers beyond this many times their median count as that; None for no cap
+
+    >>> average_metrics({1: {"loss": 0.5}, 2: {"loss": 0.7}, 3: {"loss": 9.0}}, {1: 10, 2: 10, 3: 10}).plain
+    {'loss': 3.4}
+    """
+    reasons = unusable_metrics(metrics)
+    counted = {node: samples[node] for node in metrics if node not in reasons}
+    if not counted:
+        return Averages(reasons, {})
+    cap = math.inf if sample_cap is None else sample_cap * statistics.median(counted.values())
+    counted = {node: min(number, cap) for node, number in counted.items()}
+    weights = np.array(list(counted.values()), np.float64)
+    columns = {
+        name: np.array([metrics[node][name] for node in counted], np.float64) for name in metrics[next(iter(counted))]
+    }
+    return Averages(
+        reasons,
+        counted,
+        {name: _location(column, weights) for name, column in columns.items()},
+        {name: np.average(column, axis=0, weights=weights).tolist() for name, column in columns.items()},
+    )
+
+
+def _location(values: NDArray[Any], samples: NDArray[Any]) -> Any:
+    """The Huber location of a metric over the nodes, the rows; of lists of numbers, that of each column by itself."""
+    if values.ndim > 1:
+        return [_location(column, samples) for column in values.T]
+    return float(aggregate(values[:, None], "huber", samples=samples, sample_cap=None).value[0])
+
+
+def unusable_metrics(metrics: Mapping[Any, Metrics]) -> dict[Any, str]:
     """The nodes whose metrics must stay out of the averages, and why.
 
     These are nodes with a number that is not finite, with other keys (or lists of another length) than most nodes, or with a
@@ -31,7 +87,7 @@ def unusable_metrics(metrics: Mapping[int, Metrics]) -> dict[int, str]:
     >>> unusable_metrics({1: {"loss": 0.5}, 2: {"loss": float("nan")}, 3: {"loss": 0.4, "more": 1}, 4: {"loss": 0.6}})
     {2: "metric 'loss' is not finite", 3: "metrics have an extra 'more'"}
     """
-    reasons: dict[int, str] = {}
+    reasons: dict[Any, str] = {}
     for node, own in metrics.items():
         odd = [key for key, value in own.items() if not all(map(math.isfinite, _values(value)))]
         if odd:
@@ -54,8 +110,11 @@ def unusable_metrics(metrics: Mapping[int, Metrics]) -> dict[int, str]:
     return dict(sorted(reasons.items()))
 
 
-def _values(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+def _values(value: Any) -> list[float]:
+    try:
+        return list(map(float, value if isinstance(value, list) else [value]))
+    except OverflowError:  # an integer beyond all floats
+        return [math.inf]
 
 
 def _form(metrics: Metrics) -> Form:

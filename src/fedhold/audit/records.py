@@ -61,7 +61,7 @@ class RoundRecord:
     run           the same for all rounds of a run, also after it was resumed
     round         its number, from 1
     time          when it ended, as ISO 8601
-    rule          the aggregation rule, and its `parameters`
+    rule          the aggregation rule with its parameters, as a spec
     outcome       "aggregated", or "kept": the model stayed as it was, and `note` says why
     converged     whether the rule converged, and in how many `iterations`; None for rules that do not iterate
     certificate   {"f": ..., "radius": ... or None}; None for rules without one
@@ -79,7 +79,6 @@ class RoundRecord:
     round: int
     time: str
     rule: str
-    parameters: Mapping[str, Any]
     outcome: str
     nodes: tuple[NodeRecord, ...]
     note: str | None = None
@@ -183,9 +182,8 @@ def _finite(value: Any) -> Any:
 
 
 def rule_of(record: RoundRecord) -> str:
-    """The rule with its parameters, as one would write it."""
-    given = ", ".join(f"{name}={value}" for name, value in record.parameters.items())
-    return visible(f"{record.rule}({given})" if given else record.rule)
+    """The rule with its parameters, fit for printing."""
+    return visible(record.rule)
 
 
 def metric_series(rounds: Iterable[RoundRecord]) -> dict[str, dict[str, Series]]:

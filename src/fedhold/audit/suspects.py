@@ -140,11 +140,28 @@ def judge_round(record: RoundRecord) -> dict[str, Seen]:
         rows.setdefault(row.node, {})[row.phase] = row
     admitted = [row for row in record.nodes if row.phase == "train" and row.status not in ("rejected", "quarantined")]
     weighed = [row for row in admitted if row.weight is not None]
-    weights, samples = np.array([row.weight for row in weighed], np.float64), [row.samples or 1.0 for row in weighed]
-    held = held_down(weights, np.array(samples))
+    weights = np.array([row.weight for row in weighed], np.float64)
+    samples = np.array([row.samples or 1.0 for row in weighed])
+    held = held_down(weights, samples)
     low = {row.node for row, is_low in zip(weighed, held, strict=True) if is_low}
-    shares = dict(zip((row.node for row in weighed), weights * sum(samples) / np.array(samples), strict=True))
-    return {node: _seen(node, phases, shares.get(node), node in low) for node, phases in rows.items()}
+    shares = dict(zip((row.node for row in weighed), (weights * samples.sum() / samples).tolist(), strict=True))
+    judged = {}
+    for node, phases in rows.items():
+        train, evaluate = phases.get("train"), phases.get("evaluate")
+        both = [row for row in (train, evaluate) if row is not None]
+        status = NOT_ASKED if train is None else train.status
+        bad_evaluation = evaluate is not None and evaluate.status == "rejected"
+        judged[node] = Seen(
+            node,
+            status,
+            reasons=tuple(row.reason for row in both if row.reason) + (FAR,) * (node in low),
+            share=0.0 if status == "rejected" else shares.get(node),
+            held=status == "rejected" or bad_evaluation or node in low,
+            bad_evaluation=bad_evaluation,
+            name=next((row.name for row in both if row.name), None),
+            effect=None if train is None else number_of(train.effect),
+        )
+    return judged
 
 
 def standings(rounds: Iterable[RoundRecord]) -> list[Standing]:
@@ -196,20 +213,6 @@ def shown_name(node: str, name: str | None, short: Mapping[str, str] | None = No
     """
     known = node if short is None else short[node]
     return f"{visible(name, MOST_NAME)} ({visible(known)})" if name else visible(known)
-
-
-def _seen(node: str, phases: dict[str, NodeRecord], weighed: float | None, low: bool) -> Seen:
-    train, evaluate = phases.get("train"), phases.get("evaluate")
-    bad_evaluation = evaluate is not None and evaluate.status == "rejected"
-    status = NOT_ASKED if train is None else train.status
-    share = 0.0 if status == "rejected" else None if weighed is None else float(weighed)
-    effect = None if train is None else number_of(train.effect)
-    name = next((row.name for row in (train, evaluate) if row is not None and row.name), None)
-    reasons = tuple(row.reason for row in (train, evaluate) if row is not None and row.reason)
-    reasons += (FAR,) * low
-    return Seen(
-        node, status, reasons, share, status == "rejected" or bad_evaluation or low, bad_evaluation, name, effect
-    )
 
 
 def _standing(node: str, times: Sequence[tuple[int, Seen]]) -> Standing:

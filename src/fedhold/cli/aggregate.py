@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any
@@ -86,18 +86,14 @@ def _aggregated_files(
     paths = paths_of(source[0] if len(source) == 1 and source[0].is_dir() else source)
     names = [path.name for path in paths]
     claimed = None if samples is None else read_samples(samples, names)
-    with bar(sum(map(_size, paths)), Console(stderr=True), PATIENCE) as on_read:
+    total = 0
+    for path in paths:
+        with suppress(OSError):  # A link that leads nowhere has no size.
+            total += path.stat().st_size
+    with bar(total, Console(stderr=True), PATIENCE) as on_read:
         updates = open_updates(paths, on_read=on_read)
         _check_places(out, report, source, paths, updates)
         return fedhold.aggregate(updates, rule, samples=claimed, rng=seed), names
-
-
-def _size(path: Path) -> int:
-    """How many bytes a file has; 0 where it cannot be told, as of a link that leads nowhere."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 @contextmanager
@@ -122,9 +118,10 @@ def bar(total: int, console: Console, patience: float) -> Iterator[Told]:
         nonlocal done
         with lock:
             done += count
-            progress.update(task, completed=done % max(total, 1), turn=done // max(total, 1) + 1)
+            turns, rest = divmod(done, max(total, 1))
+            progress.update(task, completed=rest, turn=turns + 1)
             if not console.is_terminal:
-                now.say(f"reading, time {done // max(total, 1) + 1}: {done % max(total, 1) / max(total, 1):.0%}")
+                now.say(f"reading, time {turns + 1}: {rest / max(total, 1):.0%}")
             elif time.monotonic() - began > patience:
                 progress.start()
 
@@ -165,14 +162,11 @@ def _from_csv(text: str) -> dict[str, Any]:
     rows = [row for row in csv.reader(text.splitlines()) if row]
     if any(len(row) != 2 for row in rows):
         raise ValueError("a line that is not name,n_i")
-    return {name.strip(): _number(samples) for name, samples in rows}
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    given: dict[str, Any] = {name.strip(): samples for name, samples in rows}
+    for name, samples in given.items():
+        with suppress(ValueError):
+            given[name] = float(samples)
+    return given
 
 
 def _check_places(
@@ -201,21 +195,21 @@ def _check_places(
 
 
 def _report(result: Aggregation, names: Sequence[str]) -> dict[str, Any]:
+    """What was done to each client, for JSON, which has no infinity and no NaN: None stands for them."""
+
+    def plain(value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
     return {
         "rule": result.rule,
         "f": result.f,
         "converged": result.converged,
         "iterations": result.iterations,
         "clients": [
-            {"file": name, **{key: _plain(value) for key, value in row.items()}}
+            {"file": name, **{key: plain(value) for key, value in row.items()}}
             for name, row in zip(names, result.clients.to_dicts(), strict=True)
         ],
     }
-
-
-def _plain(value: Any) -> Any:
-    """A value for JSON, which has no infinity and no NaN: None stands for them."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print_clients(console: Console, result: Aggregation, names: Sequence[str]) -> None:

@@ -79,55 +79,29 @@ class _Command(click.Command):
 
 def _parameter(parameter: inspect.Parameter) -> click.Parameter:
     annotation, declared = get_args(parameter.annotation)
-    kind, several = _kind(annotation)
-    required = parameter.default is parameter.empty
-    words: dict[str, Any] = {"type": _type(kind, declared)}
+    parts = get_args(annotation)
+    kind = next(part for part in parts if part is not NoneType) if NoneType in parts else annotation
+    several, required = get_origin(kind) is list, parameter.default is parameter.empty
+    if several:
+        (kind,) = get_args(kind)
+    words: dict[str, Any] = {"type": click.Path(path_type=Path) if kind is Path else kind, "required": required}
+    if several:  # Click gives tuples; our functions take lists.
+        words["callback"] = lambda _, __, values: list(values or ())
     if not required:
         words["default"] = parameter.default
     if isinstance(declared, Argument):
-        if declared.complete is not None:
-            complete = declared.complete
+        if (complete := declared.complete) is not None:
             words["shell_complete"] = lambda _, __, begun: [word for word in complete() if word.startswith(begun)]
-        return _Argument(
-            [parameter.name],
-            declared.help,
-            required=required,
-            nargs=-1 if several else 1,
-            callback=_listed(several),
-            **words,
+        return _Argument([parameter.name], declared.help, nargs=-1 if several else 1, **words)
+    if declared.least is not None:
+        words["type"] = (
+            click.FloatRange(min=declared.least) if kind is float else click.IntRange(min=int(declared.least))
         )
-    name = declared.name or f"--{parameter.name.strip('_').replace('_', '-')}"
     return click.Option(
-        [name, parameter.name],
+        [declared.name or f"--{parameter.name.strip('_').replace('_', '-')}", parameter.name],
         help=declared.help,
-        required=required,
         is_flag=kind is bool,
         multiple=several,
         show_default=not required and parameter.default not in (None, "", False),
-        callback=_listed(several),
         **words,
     )
-
-
-def _kind(annotation: Any) -> tuple[Any, bool]:
-    """The type of one value, and whether there may be several of them."""
-    (kind,) = [part for part in get_args(annotation) if part is not NoneType] if _optional(annotation) else [annotation]
-    return (get_args(kind)[0], True) if get_origin(kind) is list else (kind, False)
-
-
-def _optional(annotation: Any) -> bool:
-    return NoneType in get_args(annotation)
-
-
-def _type(kind: Any, declared: Argument | Option) -> Any:
-    if kind is Path:
-        return click.Path(path_type=Path)
-    least = declared.least if isinstance(declared, Option) else None
-    if least is not None:
-        return click.FloatRange(min=least) if kind is float else click.IntRange(min=int(least))
-    return kind
-
-
-def _listed(several: bool) -> Callable[[click.Context, click.Parameter, Any], Any] | None:
-    """Click gives tuples where there may be several values; our functions take lists."""
-    return (lambda _, __, values: list(values or ())) if several else None

@@ -7,7 +7,6 @@ a checkpoint. Imports: `fedhold.audit`, `fedhold.aggregation` and below, `fedhol
     strategy    RobustStrategy: a run, round after round
     model       the global model: what aggregate() gets of replies, the next model from an aggregate
     rounds      one round: replies -> outcome, rows for the audit
-    averages    averages of metrics over nodes
     around      another strategy of Flower inside the robust one
     validation  what a node's update does to the loss on data of the server's own
     quarantine  which nodes are left out of sampling

@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 from numpy.typing import NDArray
 
-from fedhold.flower.averages import plain_average
 from fedhold.flower.model import Model
+from fedhold.flower.state import storable, to_json
 
 SAMPLING = tuple(name for name in inspect.signature(FedAvg.__init__).parameters if name != "self")
+PLAIN_AVERAGE = FedAvg().train_metrics_aggr_fn  # what Flower averages metrics by unless the user gives a function
 COMBINED = ("FedAvg", "FedAvgM", "FedOpt", "FedAdam", "FedAdagrad", "FedYogi", "FedProx", "Strategy")
 ROBUST = (
     "it aggregates robustly itself, and would see nothing but one aggregate. Name the rule instead: RobustStrategy({})."
@@ -99,7 +100,7 @@ class Inner:
         self.strategy = copy.copy(strategy)
         self.strategy.fraction_train = self.strategy.fraction_evaluate = 1.0
         self.strategy.min_train_nodes = self.strategy.min_evaluate_nodes = self.strategy.min_available_nodes = 1
-        self.strategy.train_metrics_aggr_fn = self.strategy.evaluate_metrics_aggr_fn = plain_average
+        self.strategy.train_metrics_aggr_fn = self.strategy.evaluate_metrics_aggr_fn = PLAIN_AVERAGE
         self._at_first = dict(vars(self.strategy))
 
     def messages(
@@ -170,13 +171,13 @@ class Inner:
         lists and dicts of them. An attribute of another kind that the strategy has set since it was made is an error."""
         kept = {name: value for name, value in vars(self.strategy).items() if name not in SAMPLING}
         for name, value in kept.items():
-            if not _storable(value) and value is not self._at_first.get(name):
+            if not storable(value) and value is not self._at_first.get(name):
                 raise TypeError(
                     f"{type(self.strategy).__name__}.{name} is a {type(value).__name__}, which a checkpoint cannot hold, and "
                     "changes while the run goes on. Keep numbers, texts, arrays, or lists and dicts of them, or run without "
                     "a checkpoint."
                 )
-        return {name: value for name, value in kept.items() if _storable(value)}
+        return {name: value for name, value in kept.items() if storable(value)}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Set the attributes to what `memory` gave; those that came since are removed."""
@@ -187,7 +188,7 @@ class Inner:
     def _is_finite(self) -> bool:
         """Whether all numbers in the arrays that the strategy remembers are finite."""
         arrays: list[NDArray[Any]] = []
-        to_json([value for value in vars(self.strategy).values() if _storable(value)], arrays)
+        to_json([value for value in vars(self.strategy).values() if storable(value)], arrays)
         return all(array.dtype.kind not in "fc" or np.isfinite(array).all() for array in arrays)
 
 
@@ -208,44 +209,3 @@ def _settings(strategy: FedAvg) -> dict[str, Any]:
     """What the user chose about the strategy beside sampling, as far as it is numbers and texts."""
     own = {name: value for name, value in vars(strategy).items() if name not in SAMPLING}
     return {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
-
-
-# Attributes in a checkpoint: JSON, with a number for every array
-
-
-def _storable(value: Any) -> bool:
-    if isinstance(value, np.ndarray | np.generic):
-        return not value.dtype.hasobject
-    if isinstance(value, dict):
-        return all(isinstance(key, str | int) and _storable(part) for key, part in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_storable, value))
-    return value is None or isinstance(value, bool | int | float | str | ArrayRecord)
-
-
-def to_json(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    """A storable value as JSON; its arrays are added to `arrays`, and stand in the JSON as their positions there."""
-    if isinstance(value, np.ndarray | np.generic):
-        arrays.append(np.asarray(value))
-        return {"array" if isinstance(value, np.ndarray) else "number": len(arrays) - 1}
-    if isinstance(value, ArrayRecord):
-        return {"record": [[key, to_json(array.numpy(), arrays)] for key, array in value.items()]}
-    if isinstance(value, dict):
-        return {"dict": [[key, to_json(part, arrays)] for key, part in value.items()]}
-    if isinstance(value, list | tuple):
-        return {"list" if isinstance(value, list) else "tuple": [to_json(part, arrays) for part in value]}
-    return {"plain": value}
-
-
-def from_json(saved: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Any:
-    """The value that to_json() made this of."""
-    ((kind, part),) = saved.items()
-    if kind in ("array", "number"):
-        return arrays[part] if kind == "array" else arrays[part][()]
-    if kind == "record":
-        return ArrayRecord({key: Array(from_json(array, arrays)) for key, array in part})
-    if kind == "dict":
-        return {key: from_json(value, arrays) for key, value in part}
-    if kind in ("list", "tuple"):
-        return (list if kind == "list" else tuple)(from_json(value, arrays) for value in part)
-    return saved["plain"]

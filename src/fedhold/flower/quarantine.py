@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from fedhold.audit import NodeRecord
+from fedhold.audit import Seen
 from fedhold.errors import integer, require
 
 
@@ -82,33 +81,20 @@ class QuarantineState:
         )
         return sorted(inside[: max(len(nodes) - least, 0)])
 
-    def to_json(self) -> dict[str, Any]:
-        """The state as a checkpoint holds it."""
-        return {"record": [[n, list(last)] for n, last in self.offences.items()], "until": list(self.until.items())}
 
-    @staticmethod
-    def from_json(saved: Mapping[str, Any]) -> QuarantineState:
-        """The state that a checkpoint holds."""
-        return QuarantineState({n: tuple(last) for n, last in saved["record"]}, dict(map(tuple, saved["until"])))
-
-
-def offenders(rows: Iterable[NodeRecord], share: float, *, accuses: bool) -> list[int]:
+def offenders(seen: Collection[Seen], share: float, *, accuses: bool) -> list[int]:
     """The nodes that were rejected in training, or got less than `share` of the weight that is fair for their samples.
 
-    rows     what became of the nodes in a round
+    seen     what became of the nodes in a round
     share    the fraction of the fair weight below which a node offends
     accuses  whether a low weight tells against a node, as the rule declares. A rule that always leaves out f clients leaves
              out honest ones where nobody lies; under such a rule only rejections count
 
-    The fair weight of a node is its part of the samples of all admitted nodes. This is stricter than what an audit calls
-    "held down": the audit only advises, and compares with half of the median node; quarantine takes a node out of the
-    federation, and at the usual share of 0.1 it wants a node that the rule has all but ignored.
-
-    Where at least half of the nodes get so little weight, the weights accuse nobody: liars are a minority.
+    This is stricter than what an audit calls "held down": the audit only advises, and compares with half of the median node;
+    quarantine takes a node out of the federation, and at the usual share of 0.1 it wants a node that the rule has all but
+    ignored. Where at least half of the nodes get so little weight, the weights accuse nobody: liars are a minority.
     """
-    train = [row for row in rows if row.phase == "train"]
-    rejected = [int(row.node) for row in train if row.status == "rejected"]
-    weighed = [row for row in train if row.weight is not None and row.samples is not None and row.status != "rejected"]
-    total = sum(row.samples or 0.0 for row in weighed)
-    low = [int(row.node) for row in weighed if (row.weight or 0.0) < share * (row.samples or 0.0) / total]
-    return rejected + (low if accuses and 2 * len(low) < len(weighed) else [])
+    shares = {int(one.node): one.share for one in seen if one.share is not None and one.status != "rejected"}
+    low = [node for node, part in shares.items() if part < share]
+    rejected = [int(one.node) for one in seen if one.status == "rejected"]
+    return rejected + (low if accuses and 2 * len(low) < len(shares) else [])

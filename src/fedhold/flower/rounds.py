@@ -13,13 +13,13 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message
-from numpy.typing import NDArray
+from flwr.app import Message
 
 from fedhold.aggregation import aggregate
-from fedhold.audit import MOST_NAME, NodeRecord, RoundRecord, Seen, shown_name
-from fedhold.errors import InfeasibleError, one_line
+from fedhold.audit import NodeRecord, RoundRecord, Seen, shown_name
+from fedhold.errors import InfeasibleError
 from fedhold.flower.model import Model
+from fedhold.flower.state import State
 from fedhold.result import Aggregation, Client
 from fedhold.spec import Stage
 from fedhold.transport import Arrays, Reply
@@ -104,133 +104,102 @@ class Rule:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round of training came to.
+    """What the aggregation of a round came to.
 
-    model        the next model; None where the round keeps the model it had
-    rows         one row per node, for the audit
-    note         why the model was kept
-    last         the aggregate of the updates, for a rule that starts from it in the next round
-    converged, iterations, certificate   as the audit has them
-    seconds      how long the aggregation took
-    quorum       how many nodes were asked, how many replies could be used, and how many the quorum needs
-    f            how many liars the rule had to withstand among the clients that were left
+    model    the next model; None where the round keeps the one it had
+    record   the record of the round, with a row for every node, and why the model is kept
     """
 
     model: Model | None
-    rows: tuple[NodeRecord, ...]
-    note: str | None = None
-    last: Arrays | None = None
-    converged: bool | None = None
-    iterations: int | None = None
-    certificate: dict[str, Any] | None = None
-    seconds: float = 0.0
-    quorum: Mapping[str, int] | None = None
-    f: int | None = None
+    record: RoundRecord
 
 
 @dataclass
 class Round:
-    """A round that is under way, and what is known of it so far.
+    """A round that is under way.
 
-    number              counted from 1
-    model               the model that was sent
-    train_messages      the messages to nodes that were asked to train
-    evaluate_messages   the messages to nodes that were asked to evaluate
-    rows                the rows for the audit
-    outcome             what training came to
-    averages            the plain averages of metrics, by phase
-    validation          the losses of the model on the server's own data, before and after
-    began               when the round began, on the clock of time.perf_counter
+    state     of the run before the round
+    model     the model that was sent
+    record    what the audit has of the round so far
+    train     the messages to nodes that were asked to train
+    evaluate  the messages to nodes that were asked to evaluate
+    began     when the round began, on the clock of time.perf_counter
     """
 
-    number: int
+    state: State
     model: Model
-    train_messages: list[Message] = field(default_factory=list)
-    evaluate_messages: list[Message] = field(default_factory=list)
-    rows: list[NodeRecord] = field(default_factory=list)
-    outcome: Outcome = field(default_factory=lambda: Outcome(None, (), note="nobody was asked to train"))
-    averages: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    validation: Mapping[str, float] | None = None
+    record: RoundRecord
+    train: list[Message] = field(default_factory=list)
+    evaluate: list[Message] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
 
-    def record(
-        self, rule: Rule, run: str, metrics: Mapping[str, Mapping[str, Any]], names: Mapping[int, str]
-    ) -> RoundRecord:
-        """The round as the audit has it.
+    @staticmethod
+    def opened(number: int, model: Model, rule: Rule, state: State) -> Round:
+        """Round `number` of the run, before anybody was asked."""
+        note = "nobody was asked to train"
+        return Round(state, model, RoundRecord(state.run, number, "", rule.name, "kept", (), note))
 
-        rule     the rule that aggregated it
-        run      the id of the run
-        metrics  the averages of this round, by phase
-        names    what nodes call themselves
-        """
-        outcome = self.outcome
-        return RoundRecord(
-            run=run,
-            round=self.number,
+    def closed(self) -> RoundRecord:
+        """The record of the round when it is over."""
+        aggregation = self.record.seconds.get("aggregation", 0.0)
+        return replace(
+            self.record,
             time=datetime.now(UTC).isoformat(timespec="seconds"),
-            rule=rule.name,
-            parameters={},  # the spec has them
-            outcome="kept" if outcome.model is None else "aggregated",
-            nodes=tuple(replace(row, name=names.get(int(row.node))) for row in self.rows),
-            note=outcome.note,
-            converged=outcome.converged,
-            iterations=outcome.iterations,
-            certificate=outcome.certificate,
-            seconds={"round": time.perf_counter() - self.began, "aggregation": outcome.seconds},
-            metrics=metrics,
-            averages=self.averages,
-            quorum=outcome.quorum,
-            f=outcome.f,
-            validation=self.validation,
+            nodes=tuple(replace(row, name=self.state.names.get(int(row.node))) for row in self.record.nodes),
+            seconds={"round": time.perf_counter() - self.began, "aggregation": aggregation},
+            metrics=self.state.last_metrics(),
         )
 
 
 def aggregate_replies(
-    model: Model,
+    opened: Round,
     replies: Sequence[Reply],
     asked: int,
     rule: Rule,
     rng: np.random.Generator | None,
     *,
-    last: Arrays | None = None,
     root: Arrays | None = None,
 ) -> Outcome:
     """Aggregate the replies that can be used. Where that cannot be done, keep the model and say why.
 
-    model    the model that was sent
+    opened   the round, with the model that was sent
     replies  one per node, as read_replies() gives them
     asked    how many nodes were asked
     rule     how to aggregate
     rng      for rules that draw; None for others
-    last     the last aggregate of updates, for rules that start from it
     root     the server's own model, for rules that compare clients with it
     """
-    began = time.perf_counter()
+    began, model = time.perf_counter(), opened.model
     good = [reply for reply in replies if reply.reason is None]
     quorum = {"asked": asked, "usable": len(good), "needed": rule.needed(asked)}
+
+    def ended(clients: Mapping[int, Client], note: str | None, **facts: Any) -> RoundRecord:
+        rows = [_row(reply, clients.get(reply.node)) for reply in replies]
+        return replace(opened.record, nodes=(*opened.record.nodes, *rows), note=note, quorum=quorum, **facts)
 
     def kept(note: str | None = None) -> Outcome:
         few = (
             f"{quorum['usable']} of {asked} nodes asked sent a usable reply, and the quorum is {quorum['needed']} (more than "
             f"{rule.quorum:g} of them)"
         )
-        return Outcome(None, tuple(map(_row_without_aggregate, replies)), note or few, quorum=quorum)
+        return Outcome(None, ended({}, note or few))
 
     if quorum["usable"] < quorum["needed"]:
         return kept()
     form = partial(model.update, whole=rule.takes_whole)
     # What was sent in place of an update is one of the f lies that the rule is told of: aggregate() rejects it as such.
     unusable = sum(reply.answered and reply.reason is not None for reply in replies)
+    claimed = np.array([reply.samples for reply in good], np.float64)
     call: dict[str, Any] = {}
-    if rule.from_last and last is not None:
-        call["start"] = form(model.moved(last))
+    if rule.from_last and opened.state.last is not None:
+        call["start"] = form(model.moved(opened.state.last))
     if root is not None:
         call["root"] = form(root)
     try:
         result = aggregate(
             [*(form(reply.arrays or {}) for reply in good), *[None] * unusable],
             rule.stages,
-            samples=_samples(good, unusable),
+            samples=np.append(claimed, np.full(unusable, np.median(claimed))),  # the median of all stays as it is
             rng=rng,
             sample_cap=rule.sample_cap,
             like=form(model.arrays),
@@ -244,28 +213,18 @@ def aggregate_replies(
     moved = model.after(result.value, whole=rule.takes_whole)
     if moved is None:
         return kept("the aggregate is not finite")
-    seconds = time.perf_counter() - began
-    clients = {reply.node: client for reply, client in zip(good, result.clients[: len(good)], strict=True)}
-    return Outcome(
-        model=moved,
-        rows=tuple(
-            _rejected(reply, reply.reason) if reply.reason else _admitted(reply, clients[reply.node])
-            for reply in replies
-        ),
-        last=moved.minus(model) if rule.from_last else None,
+    seconds = {"aggregation": time.perf_counter() - began}
+    record = ended(
+        {reply.node: client for reply, client in zip(good, result.clients[: len(good)], strict=True)},
+        None,
+        outcome="aggregated",
         converged=result.converged,
         iterations=result.iterations,
         certificate=_certificate(result, rule, quorum["usable"]) if rule.certify else None,
         seconds=seconds,
-        quorum=quorum,
         f=result.f,
     )
-
-
-def _samples(good: Sequence[Reply], unusable: int) -> NDArray[np.float64]:
-    """The n_i of the replies; those unusable, which are rejected for their numbers, get the median, so that it stays."""
-    claimed = np.array([reply.samples for reply in good], np.float64)
-    return np.concatenate([claimed, np.full(unusable, np.median(claimed))])
+    return Outcome(moved, record)
 
 
 def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, Any] | None:
@@ -279,63 +238,46 @@ def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, An
         return {"f": f, "radius": math.inf}
 
 
-def _admitted(reply: Reply, client: Client) -> NodeRecord:
-    """The row of a node whose reply was aggregated (where it may still have been rejected)."""
-    return NodeRecord(
-        node=str(reply.node),
-        phase="train",
+def _row(reply: Reply, client: Client | None) -> NodeRecord:
+    """The row of a node; `client` is what the aggregation made of its reply, None where it took no part in any."""
+    row = NodeRecord(str(reply.node), "train", "dropped", claimed=reply.claimed)
+    reason = reply.reason
+    if client is None and not all(np.isfinite(array).all() for array in (reply.arrays or {}).values()):
+        reason = reason or "numbers that are not finite"
+    if reason is not None:
+        return replace(row, status="rejected", reason=reason, weight=0.0)
+    if client is None:
+        return with_reason(replace(row, reason="the model was kept"), reply.remark)
+    row = replace(
+        row,
         status=client.status,
-        reason=_joined(client.reason, reply.remark),
+        reason=client.reason or None,
         distance=client.distance,
         threshold=client.threshold,
         weight=client.weight,
-        claimed=reply.claimed,
         samples=client.samples,
     )
-
-
-def _rejected(reply: Reply, reason: str) -> NodeRecord:
-    """The row of a node whose reply could not be used."""
-    return NodeRecord(str(reply.node), "train", "rejected", reason, weight=0.0, claimed=reply.claimed)
-
-
-def _row_without_aggregate(reply: Reply) -> NodeRecord:
-    """The row of a node in a round that keeps the model: bad replies are rejected, the others dropped."""
-    if reply.reason:
-        return _rejected(reply, reply.reason)
-    if not all(np.isfinite(array).all() for array in (reply.arrays or {}).values()):
-        return _rejected(reply, "numbers that are not finite")
-    reason = _joined("the model was kept", reply.remark)
-    return NodeRecord(str(reply.node), "train", "dropped", reason, claimed=reply.claimed)
-
-
-def _joined(*parts: str | None) -> str | None:
-    return "; ".join(part for part in parts if part) or None
-
-
-def name_in(reply: Reply, key: str) -> str | None:
-    """What a node calls itself: the text under this key in a ConfigRecord of its reply; None where there is none."""
-    records = reply.content.values() if reply.content is not None else ()
-    configs = [record for record in records if isinstance(record, ConfigRecord)]
-    names = [one_line(config[key], MOST_NAME) for config in configs if isinstance(config.get(key), str)]
-    return next(filter(None, names), None)
+    return with_reason(row, reply.remark)
 
 
 def with_reason(row: NodeRecord, reason: str | None) -> NodeRecord:
     """The row, with one more thing to say about the node."""
-    return row if reason is None else replace(row, reason=_joined(row.reason, reason))
+    return row if reason is None else replace(row, reason=f"{row.reason}; {reason}" if row.reason else reason)
 
 
-def log_rows(phase: str, round: int, asked: int, rows: Sequence[NodeRecord], quorum: Mapping[str, int] | None) -> None:
+def log_rows(phase: str, record: RoundRecord, asked: int) -> None:
     """Log how many of the `asked` nodes were rejected and what the quorum is, and a line for each row that has a reason."""
+    rows = [row for row in record.nodes if row.phase == phase and row.status != "quarantined"]
     rejected = sum(row.status == "rejected" for row in rows)
+    quorum = record.quorum if phase == "train" else None
     needs = f", {quorum['usable']} usable, quorum {quorum['needed']}" if quorum else ""
-    log.info("%s: %d nodes asked, %d rejected%s", phase, asked, rejected, needs)
+    log.info("aggregate_%s: %d nodes asked, %d rejected%s", phase, asked, rejected, needs)
     told = [row for row in rows if row.reason and row.status != "dropped"]
     for row in told[:MAX_LOGGED]:
-        log.warning("Round %d: node %s %s: %s", round, row.node, row.status, row.reason)
+        log.warning("Round %d: node %s %s: %s", record.round, row.node, row.status, row.reason)
     if len(told) > MAX_LOGGED:
-        log.warning("Round %d: and %d nodes more, which the record of the round has", round, len(told) - MAX_LOGGED)
+        more = len(told) - MAX_LOGGED
+        log.warning("Round %d: and %d nodes more, which the record of the round has", record.round, more)
 
 
 def log_suspects(record: RoundRecord, seen: Sequence[Seen], suspects: Sequence[str], nodes: int) -> None:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flwr.app import MetricRecord
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from fedhold.audit import RoundRecord, Standing, Tally, standings
-from fedhold.flower.around import from_json, to_json
 from fedhold.flower.model import Model
 from fedhold.flower.quarantine import QuarantineState
 from fedhold.storage import DamagedCheckpointError, read_checkpoint, write_checkpoint
 from fedhold.transport import Arrays
 
+log = logging.getLogger("flwr")  # our lines appear among Flower's own
+
 FILE = "checkpoint.npz"
 KIND = "Flower run"
+PLAIN = ("run", "round", "last", "history", "inner", "names")  # parts of the state that a checkpoint holds as they are
 MOST_ROWS = 1_000_000  # rows of nodes that a run keeps in memory, some hundred bytes each
 
 History = dict[str, dict[int, dict[str, Any]]]
@@ -73,6 +77,12 @@ class State:
     tally: Tally = field(default_factory=Tally)
     records: list[RoundRecord] = field(default_factory=list)
 
+    def add_metrics(self, phase: str, metrics: MetricRecord | None) -> None:
+        """Log the metrics of the last round, and add them to the history."""
+        if metrics is not None:
+            log.info("\t└──> %s: %s", phase, metrics)
+            self.history[phase][self.round] = dict(metrics)
+
     def last_metrics(self) -> dict[str, dict[str, Any]]:
         """The metrics of the last round, by phase."""
         return {phase: rounds[self.round] for phase, rounds in self.history.items() if self.round in rounds}
@@ -99,24 +109,11 @@ def save(folder: Path, state: State, facts: Mapping[str, Any]) -> None:
     state   what to save
     facts   what must be the same when the run is resumed, by name
     """
-    notes = {
-        "facts": {**facts, "seed": state.seed},
-        "run": state.run,
-        "round": state.round,
-        "keys": list(state.model.arrays),
-        "last": None if state.last is None else list(state.last),
-        "quarantine": state.quarantine.to_json(),
-        "history": {phase: list(rounds.items()) for phase, rounds in state.history.items()},
-        "names": list(state.names.items()),
-        "tally": list(state.tally.counts.items()),
-    }
-    # The keys of a model may be any text, also those that a checkpoint uses itself, so the arrays are numbered.
-    arrays = {f"model{i}": array for i, array in enumerate(state.model.arrays.values())}
-    arrays |= {f"last{i}": array for i, array in enumerate((state.last or {}).values())}
-    remembered: list[NDArray[Any]] = []
-    notes["inner"] = None if state.inner is None else to_json(state.inner, remembered)
-    arrays |= {f"inner{i}": array for i, array in enumerate(remembered)}
-    write_checkpoint(folder / FILE, KIND, arrays, json.dumps(notes))
+    parts = {name: getattr(state, name) for name in PLAIN}
+    parts |= {"model": state.model.arrays, "quarantine": vars(state.quarantine), "tally": state.tally.counts}
+    arrays: list[NDArray[Any]] = []
+    notes = {"facts": {**facts, "seed": state.seed}} | {name: to_json(part, arrays) for name, part in parts.items()}
+    write_checkpoint(folder / FILE, KIND, {str(i): array for i, array in enumerate(arrays)}, json.dumps(notes))
 
 
 def load(folder: Path, facts: Mapping[str, Any], seed: int | None) -> State | None:
@@ -133,26 +130,21 @@ def load(folder: Path, facts: Mapping[str, Any], seed: int | None) -> State | No
         saved = read_checkpoint(path, KIND)
     except FileNotFoundError:
         return None
-    notes, arrays = saved.notes, saved.arrays
     try:
+        arrays, saved_facts = list(saved.arrays.values()), saved.notes["facts"]
+        parts = {name: from_json(saved.notes[name], arrays) for name in (*PLAIN, "model", "quarantine", "tally")}
         state = State(
-            model=Model({key: arrays[f"model{i}"] for i, key in enumerate(notes["keys"])}),
-            seed=notes["facts"].pop("seed"),
-            run=notes["run"],
-            round=notes["round"],
-            last=None if notes["last"] is None else {key: arrays[f"last{i}"] for i, key in enumerate(notes["last"])},
-            quarantine=QuarantineState.from_json(notes["quarantine"]),
-            history={phase: dict(map(tuple, rounds)) for phase, rounds in notes["history"].items()},
-            inner=_inner(notes["inner"], arrays),
-            names=dict(map(tuple, notes["names"])),
-            tally=Tally({node: tuple(counts) for node, counts in notes["tally"]}),
+            model=Model(parts.pop("model")),
+            seed=saved_facts["seed"],
+            quarantine=QuarantineState(**parts.pop("quarantine")),
+            tally=Tally(parts.pop("tally")),
+            **parts,
         )
-        saved_facts = notes["facts"]
         changed = [
             f"{name} {saved_facts[name]!r}, now {now!r}" for name, now in facts.items() if saved_facts[name] != now
         ]
         changed += ["another seed"] * (seed not in (None, state.seed))  # which stays a secret
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
         raise DamagedCheckpointError(path, problem) from None
     if changed:
         raise ValueError(
@@ -161,9 +153,42 @@ def load(folder: Path, facts: Mapping[str, Any], seed: int | None) -> State | No
     return state
 
 
-def _inner(saved: Mapping[str, Any] | None, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any] | None:
-    """What the strategy inside remembers, from the notes and the arrays of a checkpoint."""
-    if saved is None:
-        return None
-    remembered = [arrays[f"inner{i}"] for i in range(sum(name.startswith("inner") for name in arrays))]
-    return dict(from_json(saved, remembered))
+def storable(value: Any) -> bool:
+    """Whether a checkpoint can hold the value: a number, a text or an array, or lists and dicts of them."""
+    if isinstance(value, np.ndarray | np.generic):
+        return not value.dtype.hasobject
+    if isinstance(value, dict):
+        return all(isinstance(key, str | int) and storable(part) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(storable, value))
+    return value is None or isinstance(value, bool | int | float | str | ArrayRecord)
+
+
+def to_json(value: Any, arrays: list[NDArray[Any]]) -> Any:
+    """A storable value as JSON; its arrays are added to `arrays`, and stand in the JSON as their positions there."""
+    if isinstance(value, np.ndarray | np.generic):
+        arrays.append(np.asarray(value))
+        return {"array" if isinstance(value, np.ndarray) else "number": len(arrays) - 1}
+    if isinstance(value, ArrayRecord):
+        return {"record": [[key, to_json(array.numpy(), arrays)] for key, array in value.items()]}
+    if isinstance(value, dict):
+        return {"dict": [[key, to_json(part, arrays)] for key, part in value.items()]}
+    if isinstance(value, list | tuple):
+        parts = [to_json(part, arrays) for part in value]
+        return parts if isinstance(value, list) else {"tuple": parts}
+    return value
+
+
+def from_json(saved: Any, arrays: Sequence[NDArray[Any]]) -> Any:
+    """The value that to_json() made this of."""
+    if isinstance(saved, list):
+        return [from_json(part, arrays) for part in saved]
+    if not isinstance(saved, dict):
+        return saved
+    ((kind, part),) = saved.items()
+    if kind in ("array", "number"):
+        return arrays[part] if kind == "array" else arrays[part][()]
+    if kind == "tuple":
+        return tuple(from_json(value, arrays) for value in part)
+    pairs = {key: from_json(value, arrays) for key, value in part}
+    return pairs if kind == "dict" else ArrayRecord({key: Array(array) for key, array in pairs.items()})

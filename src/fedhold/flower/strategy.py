@@ -15,28 +15,20 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from fedhold.audit import NodeRecord, RoundRecord, Tally, append, judge_round, read
-from fedhold.errors import integer, listed, positive, require
-from fedhold.flower.around import Inner, Proposal
-from fedhold.flower.averages import average_metrics
+from fedhold.audit import MOST_NAME, Averages, NodeRecord, RoundRecord, append, average_metrics, judge_round, read
+from fedhold.errors import integer, listed, one_line, positive, require
+from fedhold.flower.around import PLAIN_AVERAGE, Inner, Proposal
 from fedhold.flower.model import Model
 from fedhold.flower.quarantine import Quarantine, offenders
-from fedhold.flower.rounds import (
-    Round,
-    Rule,
-    aggregate_replies,
-    log_rows,
-    log_suspects,
-    name_in,
-    with_reason,
-)
+from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies, log_rows, log_suspects, with_reason
 from fedhold.flower.state import RobustResult, State, load, save
 from fedhold.flower.validation import Loss, Validation
 from fedhold.spec import DEFAULT, parse
-from fedhold.transport import Limits, Reply, exchange, read_replies, sample, sample_size, wait_for_nodes
+from fedhold.transport import Arrays, Limits, Reply, exchange, read_replies, sample, sample_size, wait_for_nodes
 
 log = logging.getLogger("flwr")  # our lines appear among Flower's own
 
+Average = Callable[[list[RecordDict], str], MetricRecord]  # of replies, and the key of their numbers of samples
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 # Each purpose that needs random numbers has a stream of its own, so that none depends on how many the others drew.
@@ -131,7 +123,6 @@ class RobustStrategy(FedAvg):
         self.rule.check()
         inside = None if self._inner is None else self._inner.name
         self._facts = {"rule": self.rule.name, "sample_cap": sample_cap, "around": inside}
-        self._drawn = self._new_seed()
         self._no_reply = "no reply"
         self._state: State | None = None
         self._round: Round | None = None
@@ -155,9 +146,8 @@ class RobustStrategy(FedAvg):
         log.info("\t├──> Rule: %s", self.rule.name)
         log.info("\t│\t├──Quorum: more than %g of the nodes asked", self.rule.quorum)
         log.info("\t│\t├──Samples capped at: %s times the median", self.rule.sample_cap)
-        log.info("\t│\t├──Audit: %s", self.audit)
-        log.info("\t│\t├──Checkpoint: %s", self.checkpoint)
-        log.info("\t│\t└──Quarantine: %s", self.quarantine)
+        for name in ("audit", "checkpoint", "quarantine"):
+            log.info("\t│\t├──%s: %s", name.capitalize(), getattr(self, name))
         if self._inner is None:
             super().summary()
         else:
@@ -196,14 +186,7 @@ class RobustStrategy(FedAvg):
         return self._run(state, grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def resume(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: EvaluateFn | None = None,
+        self, grid: Grid, initial_arrays: ArrayRecord | None = None, num_rounds: int = 3, **more: Any
     ) -> RobustResult:
         """Go on from the checkpoint up to round `num_rounds`, as if nothing had happened; without one, start.
 
@@ -217,7 +200,7 @@ class RobustStrategy(FedAvg):
         if state is None:
             if initial_arrays is None:
                 raise ValueError(f"{self.checkpoint} holds no checkpoint. Pass initial_arrays to start from.")
-            return self.start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+            return self.start(grid, initial_arrays, num_rounds, **more)
         if initial_arrays is not None and not state.model.fits(Model.of(initial_arrays)):
             raise ValueError(
                 f"checkpoint {self.checkpoint} holds a model of other keys, shapes or dtypes than initial_arrays. Name another "
@@ -233,20 +216,23 @@ class RobustStrategy(FedAvg):
         )
         if self._inner is not None and state.inner is not None:
             self._inner.recall(state.inner)
-        if self.audit is not None:
-            state.records = _earlier_records(self.audit, state)
+        try:
+            rounds = [] if self.audit is None else read(self.audit)
+            state.records = [one for one in rounds if one.run == state.run and one.round <= state.round]
+        except (OSError, ValueError) as problem:  # a file that is no audit costs the records and no more
+            log.warning("The rounds before are not in the result: %s", problem)
         log.info("Resuming run %s after round %d", state.run, state.round)
-        return self._run(state, grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        return self._run(state, grid, num_rounds, **more)
 
     def _run(
         self,
         state: State,
         grid: Grid,
         num_rounds: int,
-        timeout: float,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
-        evaluate_fn: EvaluateFn | None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
     ) -> RobustResult:
         """The rounds after `state`, which changes with them, up to round `num_rounds`.
 
@@ -258,8 +244,13 @@ class RobustStrategy(FedAvg):
         self.summary()
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
+
+        def evaluate_here() -> None:
+            if evaluate_fn is not None:
+                state.add_metrics("server", evaluate_fn(state.round, state.model.record()))
+
         if state.round == 0:
-            _evaluate_on_server(state, evaluate_fn)
+            evaluate_here()
             self._write(state)
         for t in range(state.round + 1, num_rounds + 1):
             log.info("")
@@ -271,14 +262,14 @@ class RobustStrategy(FedAvg):
             state.round = t
             if moved is not None:
                 arrays, state.model = moved, Model.of(moved)
-            _add_metrics(state, "train", trained)
+            state.add_metrics("train", trained)
             try:
                 messages = list(self.configure_evaluate(t, arrays, evaluate_config, grid))
             except TimeoutError:  # too few nodes are left to evaluate, but the training was sound and must not be lost
                 self._write(state)
                 raise
-            _add_metrics(state, "evaluate", self.aggregate_evaluate(t, exchange(grid, messages, timeout, limits)))
-            _evaluate_on_server(state, evaluate_fn)
+            state.add_metrics("evaluate", self.aggregate_evaluate(t, exchange(grid, messages, timeout, limits)))
+            evaluate_here()
             self._write(state)
         result = state.result()
         log.info("")
@@ -293,52 +284,70 @@ class RobustStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages that send the model to a sample of the connected nodes that are not in quarantine."""
-        current = self._round = Round(server_round, Model.of(arrays))
+        model = Model.of(arrays)
+        if self._state is None:
+            self._state = State(model, self._new_seed())
+        current = self._round = Round.opened(server_round, model, self.rule, self._state)
         if self.fraction_train == 0.0:
             return []
         drawn, left_out = self._sample(
-            SAMPLE_TO_TRAIN, server_round, grid, self.fraction_train, self.min_train_nodes, self.rule.least
+            SAMPLE_TO_TRAIN, current, grid, self.fraction_train, self.min_train_nodes, self.rule.least
         )
-        current.rows += [NodeRecord(str(node), "train", "quarantined", "left out of sampling") for node in left_out]
-        current.train_messages = messages = self._messages(MessageType.TRAIN, server_round, arrays, config, grid, drawn)
-        if self._inner is not None and messages:  # which may send another model
-            current.model = Model.of(messages[0].content.array_records[self.arrayrecord_key])
-        return current.train_messages
+        rows = tuple(NodeRecord(str(node), "train", "quarantined", "left out of sampling") for node in left_out)
+        current.record = replace(current.record, nodes=rows)
+        current.train = self._messages(MessageType.TRAIN, server_round, arrays, config, grid, drawn)
+        if self._inner is not None and current.train:  # which may send another model
+            current.model = Model.of(current.train[0].content.array_records[self.arrayrecord_key])
+        return current.train
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The model after the robust aggregate of the updates, and the averages of usable metrics."""
         current = self._current(server_round)
-        if not current.train_messages:
+        state = current.state
+        if not current.train:
             return None, None
-        read = self._read(current.train_messages, replies, current.model, with_arrays=True)
+        read = self._read(current, current.train, replies, like=current.model.arrays)
         outcome = aggregate_replies(
-            current.model,
+            current,
             read,
-            len(current.train_messages),
+            len(current.train),
             self.rule,
-            self._rng(AGGREGATE, server_round) if self.rule.takes("rng") else None,
-            last=None if self._state is None else self._state.last,
+            self._rng(AGGREGATE, current) if self.rule.takes("rng") else None,
             root=self.validation.root(current.model) if self.validation and self.rule.takes("root") else None,
         )
-        used = {int(row.node): row.samples for row in outcome.rows if row.samples and row.status != "rejected"}
-        averages = average_metrics(read, used, None, self.train_metrics_aggr_fn, self.weighted_by_key)
-        rows = [with_reason(row, averages.reasons.get(int(row.node))) for row in outcome.rows]
-        made = Proposal(outcome.model, averages.record, outcome.note)
-        if self._inner is not None and outcome.model is not None:
-            to, samples = current.train_messages[0], math.fsum(used.values())
-            made = self._inner.train(server_round, outcome.model, samples, averages.record, to)
+        rows = outcome.record.nodes
+        used = {int(row.node): row.samples for row in rows if row.samples and row.status != "rejected"}
+        averages, metrics = self._averaged(read, used, None, self.train_metrics_aggr_fn)
+        made = self._next_model(current, outcome, math.fsum(used.values()), metrics)
+        current.record = replace(
+            outcome.record,
+            outcome="kept" if made.model is None else "aggregated",
+            note=made.note,
+            nodes=tuple(with_reason(row, averages.reasons.get(int(row.node))) for row in rows),
+            averages={"train": averages.plain},
+        )
         if self.validation is not None:
-            rows = self._validated(current, rows, read, made.model)
-        current.outcome = replace(outcome, model=made.model, note=made.note)
-        current.rows += rows
-        current.averages["train"] = averages.plain
-        log_rows("aggregate_train", server_round, len(current.train_messages), rows, outcome.quorum)
+            current.record = self._validated(self.validation, current, read, made.model)
+        log_rows("train", current.record, len(current.train))
+        if self.quarantine is not None:
+            seen = judge_round(current.record).values()
+            asked = [message.metadata.dst_node_id for message in current.train]
+            bad = offenders(seen, self.quarantine.share, accuses=self.rule.accuses)
+            state.quarantine = state.quarantine.after(self.quarantine, server_round, asked, bad)
         if made.model is None:
             log.warning("Round %d keeps the model: %s", server_round, made.note)
-        self._learn_from(current, rows)
-        return None if made.model is None else made.model.record(), made.metrics
+            return None, made.metrics
+        if self.rule.from_last and outcome.model is not None:
+            state.last = outcome.model.minus(current.model)
+        return made.model.record(), made.metrics
+
+    def _next_model(self, current: Round, outcome: Outcome, samples: float, metrics: MetricRecord | None) -> Proposal:
+        """What becomes of the aggregate of a round: the next model, or none and the reason why the model is kept."""
+        if self._inner is None or outcome.model is None:
+            return Proposal(outcome.model, metrics, outcome.record.note)
+        return self._inner.train(current.record.round, outcome.model, samples, metrics, current.train[0])
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -347,72 +356,81 @@ class RobustStrategy(FedAvg):
         current = self._current(server_round)
         if self.fraction_evaluate == 0.0:
             return []
-        drawn, _ = self._sample(SAMPLE_TO_EVALUATE, server_round, grid, self.fraction_evaluate, self.min_evaluate_nodes)
-        current.evaluate_messages = self._messages(MessageType.EVALUATE, server_round, arrays, config, grid, drawn)
-        return current.evaluate_messages
+        drawn, _ = self._sample(SAMPLE_TO_EVALUATE, current, grid, self.fraction_evaluate, self.min_evaluate_nodes)
+        current.evaluate = self._messages(MessageType.EVALUATE, server_round, arrays, config, grid, drawn)
+        return current.evaluate
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The averages of usable metrics. A node that sent none of those gets a row in the audit."""
         current = self._current(server_round)
-        if not current.evaluate_messages:
+        if not current.evaluate:
             return None
-        read = self._read(current.evaluate_messages, replies, current.model, with_arrays=False)
+        read = self._read(current, current.evaluate, replies, like=None)
         claimed = {reply.node: reply.samples for reply in read if reply.samples is not None}
-        cap, function = self.rule.sample_cap, self.evaluate_metrics_aggr_fn
-        averages = average_metrics(read, claimed, cap, function, self.weighted_by_key)
-        rows = [
+        averages, metrics = self._averaged(read, claimed, self.rule.sample_cap, self.evaluate_metrics_aggr_fn)
+        rows = tuple(
             NodeRecord(str(reply.node), "evaluate", "rejected", reason, claimed=reply.claimed)
             for reply in read
             if (reason := reply.reason or averages.reasons.get(reply.node)) is not None
-        ]
-        current.rows += rows
-        current.averages["evaluate"] = averages.plain
-        log_rows("aggregate_evaluate", server_round, len(current.evaluate_messages), rows, None)
-        if self._inner is None or averages.record is None:
-            return averages.record
-        to, samples = current.evaluate_messages[0], math.fsum(claimed.values())
-        return self._inner.evaluate(server_round, samples, averages.record, to)
+        )
+        record = current.record
+        current.record = replace(
+            record, nodes=record.nodes + rows, averages={**record.averages, "evaluate": averages.plain}
+        )
+        log_rows("evaluate", current.record, len(current.evaluate))
+        if self._inner is None or metrics is None:
+            return metrics
+        return self._inner.evaluate(server_round, math.fsum(claimed.values()), metrics, current.evaluate[0])
 
-    def _learn_from(self, current: Round, rows: list[NodeRecord]) -> None:
-        """Keep for the rounds to come what a round of training came to: the aggregate, and who offended."""
-        if self._state is None:
-            return
-        if current.outcome.model is not None:
-            self._state.last = current.outcome.last
-        if self.quarantine is not None:
-            bad = offenders(rows, self.quarantine.share, accuses=self.rule.accuses)
-            asked = [message.metadata.dst_node_id for message in current.train_messages]
-            self._state.quarantine = self._state.quarantine.after(self.quarantine, current.number, asked, bad)
+    def _averaged(
+        self, replies: list[Reply], samples: Mapping[int, float], sample_cap: float | None, function: Average
+    ) -> tuple[Averages, MetricRecord | None]:
+        """The averages of the metrics of the nodes with `samples`, by the user's function where there is one.
+
+        It gets the whole replies, but for the numbers of samples: these are the ones that count. In place of Flower's own
+        function, which one node can move as far as it likes, the location of each metric is taken.
+        """
+        present = {reply.node: reply for reply in replies if reply.node in samples}
+        averages = average_metrics({node: one.metrics or {} for node, one in present.items()}, samples, sample_cap)
+        if not averages.samples:
+            return averages, None
+        if function is PLAIN_AVERAGE:
+            return averages, MetricRecord(dict(averages.robust))
+        records = []
+        for node, used in averages.samples.items():
+            one = present[node]
+            count = int(used) if isinstance(one.claimed, int) and one.claimed == used else used
+            metrics = MetricRecord({**(one.metrics or {}), self.weighted_by_key: count})
+            records.append(RecordDict({**(one.content or {}), one.key: metrics}))
+        return replace(averages, plain={}), function(records, self.weighted_by_key)
 
     def _validated(
-        self, current: Round, rows: list[NodeRecord], replies: list[Reply], moved: Model | None
-    ) -> list[NodeRecord]:
-        """The rows of a round with what the replies of some nodes do to the loss on the server's own data."""
-        assert self.validation is not None
-        tally = Tally() if self._state is None else self._state.tally
-        admitted = [int(row.node) for row in rows if row.status != "rejected"]
-        rng = self._rng(VALIDATE, current.number)
-        chosen = self.validation.chosen(admitted, [int(node) for node in tally.suspects()], rng)
+        self, validation: Validation, current: Round, replies: list[Reply], moved: Model | None
+    ) -> RoundRecord:
+        """The record of a round with what the replies of some nodes do to the loss on the server's own data."""
+        rows = current.record.nodes
+        admitted = [int(row.node) for row in rows if row.status not in ("rejected", "quarantined")]
+        suspects = [int(node) for node in current.state.tally.suspects()]
+        chosen = validation.chosen(admitted, suspects, self._rng(VALIDATE, current))
         arrays = {reply.node: reply.arrays for reply in replies if reply.node in chosen and reply.arrays is not None}
-        rows, current.validation = self.validation.measure(rows, arrays, current.model, moved)
-        return rows
+        measured, losses = validation.measure(rows, arrays, current.model, moved)
+        return replace(current.record, nodes=tuple(measured), validation=losses)
 
     def _sample(
-        self, purpose: int, t: int, grid: Grid, fraction: float, least: int, bound: int = 1
+        self, purpose: int, current: Round, grid: Grid, fraction: float, least: int, bound: int = 1
     ) -> tuple[list[int], list[int]]:
         """Wait for nodes, leave out those in quarantine, and draw from the others, of whom at least `bound` must stay.
 
         Returns the nodes drawn, and those left out.
         """
         nodes = wait_for_nodes(grid, fraction=fraction, least=least, available=self.min_available_nodes, wait=self.wait)
-        size = sample_size(len(nodes), fraction, least)
+        size, t = sample_size(len(nodes), fraction, least), current.record.round
         out: list[int] = []
-        if self.quarantine is not None and self._state is not None:
-            out = self._state.quarantine.left_out(t, nodes, max(least, bound, self.rule.needed(size)))
+        if self.quarantine is not None:
+            out = current.state.quarantine.left_out(t, nodes, max(least, bound, self.rule.needed(size)))
         if out:
             log.warning("Round %d: in quarantine: %s", t, ", ".join(map(str, out)))
-        asked = sample([node for node in nodes if node not in out], size, self._rng(purpose, t))
-        return asked, out
+        return sample([node for node in nodes if node not in out], size, self._rng(purpose, current)), out
 
     def _messages(
         self, kind: str, t: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, nodes: list[int]
@@ -424,23 +442,24 @@ class RobustStrategy(FedAvg):
         record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [Message(content=record, message_type=kind, dst_node_id=node) for node in nodes]
 
-    def _read(self, sent: list[Message], replies: Iterable[Message], model: Model, *, with_arrays: bool) -> list[Reply]:
+    def _read(
+        self, current: Round, sent: list[Message], replies: Iterable[Message], *, like: Arrays | None
+    ) -> list[Reply]:
         read = read_replies(
             sent,
             replies,
-            like=model.arrays if with_arrays else None,
+            like=like,
             weight_key=self.weighted_by_key,
-            limits=Limits.of(model.arrays, self.max_reply_bytes),
+            name_key=self.name_key,
+            limits=Limits.of(current.model.arrays, self.max_reply_bytes),
             no_reply=self._no_reply,
         )
-        if self._state is not None:
-            self._state.names |= {one.node: name for one in read if (name := name_in(one, self.name_key)) is not None}
+        current.state.names |= {one.node: name for one in read if (name := one_line(one.name or "", MOST_NAME))}
         return read
 
-    def _rng(self, purpose: int, t: int) -> np.random.Generator:
+    def _rng(self, purpose: int, current: Round) -> np.random.Generator:
         """A generator that depends on nothing but seed and round, so that a resumed run draws what it would have drawn."""
-        seed = self._drawn if self._state is None else self._state.seed
-        return np.random.default_rng([seed, purpose, t])
+        return np.random.default_rng([current.state.seed, purpose, current.record.round])
 
     def _new_seed(self) -> int:
         """The seed for another run: the user's, or one that nobody can guess."""
@@ -448,7 +467,7 @@ class RobustStrategy(FedAvg):
 
     def _current(self, t: int) -> Round:
         """The round under way, which must be round t."""
-        if self._round is None or self._round.number != t:
+        if self._round is None or self._round.record.round != t:
             raise RuntimeError(f"round {t} was not opened: call configure_train, which keeps what was sent, before it.")
         return self._round
 
@@ -456,48 +475,23 @@ class RobustStrategy(FedAvg):
         return None if self.checkpoint is None else load(self.checkpoint, self._facts, self.seed)
 
     def _write(self, state: State) -> None:
-        """Tell what became of the round, and keep the state after it.
+        """Put the round into the log, the records and the audit, hand it to the user's function, and keep the state after it.
 
         The checkpoint is last, so that after a crash in between a round is told twice, and not never.
         """
         if state.round > 0:
-            record = self._current(state.round).record(self.rule, state.run, state.last_metrics(), state.names)
-            self._tell(state, record)
+            record = self._current(state.round).closed()
+            seen = list(judge_round(record).values())
+            state.tally = state.tally.after(seen)
+            state.remember(record)
+            log_suspects(record, seen, state.tally.suspects(), len(state.tally.counts))
+            if self.audit is not None:
+                append(self.audit, record)
+            if self.on_round is not None:
+                try:
+                    self.on_round(record)
+                except Exception:  # whoever watches a run must not end it
+                    log.warning("Round %d: on_round raised", record.round, exc_info=True)
         if self.checkpoint is not None:
             state.inner = None if self._inner is None else self._inner.memory()
             save(self.checkpoint, state, self._facts)
-
-    def _tell(self, state: State, record: RoundRecord) -> None:
-        """Put the round into the records, the log and the audit, and hand it to the user's function."""
-        seen = list(judge_round(record).values())
-        state.tally = state.tally.after(seen)
-        state.remember(record)
-        log_suspects(record, seen, state.tally.suspects(), len(state.tally.counts))
-        if self.audit is not None:
-            append(self.audit, record)
-        if self.on_round is not None:
-            try:
-                self.on_round(record)
-            except Exception:  # whoever watches a run must not end it
-                log.warning("Round %d: on_round raised", record.round, exc_info=True)
-
-
-def _earlier_records(audit: Path, state: State) -> list[RoundRecord]:
-    """The rounds of the run that the audit has from before it was resumed. A file that is no audit costs them and no more."""
-    try:
-        return [record for record in read(audit) if record.run == state.run and record.round <= state.round]
-    except (OSError, ValueError) as problem:
-        log.warning("The rounds before are not in the result: %s", problem)
-        return []
-
-
-def _evaluate_on_server(state: State, evaluate_fn: EvaluateFn | None) -> None:
-    if evaluate_fn is not None:
-        _add_metrics(state, "server", evaluate_fn(state.round, state.model.record()))
-
-
-def _add_metrics(state: State, phase: str, metrics: MetricRecord | None) -> None:
-    """Log the metrics of the last round, and add them to the history."""
-    if metrics is not None:
-        log.info("\t└──> %s: %s", phase, metrics)
-        state.history[phase][state.round] = dict(metrics)

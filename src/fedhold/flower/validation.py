@@ -67,16 +67,15 @@ class Validation:
         """
         losses = {"before": float(self.loss(sent.record()))}
         losses["after"] = losses["before"] if moved is None else float(self.loss(moved.record()))
-        return [
-            self._measured(row, sent.like(replies[int(row.node)]), losses["before"])
-            if row.phase == "train" and int(row.node) in replies
-            else row
-            for row in rows
-        ], losses
-
-    def _measured(self, row: NodeRecord, model: Model, before: float) -> NodeRecord:
-        try:
-            with np.errstate(all="ignore"):
-                return replace(row, effect=float(self.loss(model.record())) - before)
-        except Exception as problem:  # a liar chooses the model, and so what the user's function meets
-            return with_reason(row, f"validation failed: {one_line(f'{type(problem).__name__}: {problem}')}")
+        measured = []
+        for row in rows:
+            if row.phase == "train" and int(row.node) in replies:
+                model = sent.like(replies[int(row.node)]).record()
+                try:
+                    with np.errstate(all="ignore"):
+                        row = replace(row, effect=float(self.loss(model)) - losses["before"])
+                except Exception as problem:  # a liar chooses the model, and so what the user's function meets
+                    told = one_line(f"{type(problem).__name__}: {problem}")
+                    row = with_reason(row, f"validation failed: {told}")
+            measured.append(row)
+        return measured, losses

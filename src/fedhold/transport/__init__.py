@@ -4,16 +4,12 @@ In: Flower's grid, messages, and arrays of the form that replies must have. Out:
 samples, or the reason why it has none. It knows no rule and no model. Imports: `fedhold.errors`. Needs flwr.
 
     grid     waiting for nodes, sampling them, exchanging messages with them
-    fetch    one node's reply, fetched as the grid does it
-    link     one node's reply, fetched from a SuperLink part by part; the only module with names that Flower does not publish
-    replies  what nodes sent -> arrays and samples, or a reason
-    limits   the most that one reply may hold
-    salt     messages that say the same in other bytes
+    link     a SuperLink, asked part by part; the only module with names that Flower does not publish
+    replies  what nodes sent -> arrays and samples, or a reason; the most that one reply may hold
 """
 
 from fedhold.transport.grid import exchange, sample, sample_size, wait_for_nodes
-from fedhold.transport.limits import Limits
-from fedhold.transport.replies import KINDS, WIDEST, Arrays, Reply, flaw_of, read_replies
+from fedhold.transport.replies import KINDS, WIDEST, Arrays, Limits, Reply, flaw_of, read_replies
 
 __all__ = [
     "KINDS",

@@ -6,16 +6,20 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedhold.transport.fetch import Fetch, GridFetch, Step, error_reply, link_of
-from fedhold.transport.limits import Limits
+from fedhold.transport.replies import Limits, Step, error_reply, is_genuine, unreadable
+
+if TYPE_CHECKING:
+    from fedhold.transport.link import Link
 
 log = logging.getLogger("flwr")  # our lines appear among Flower's own
 
@@ -25,6 +29,8 @@ FIRST_PAUSE = 0.1  # seconds between the first two attempts to fetch a reply
 PAUSE = 3.0  # the most seconds between two of them, as in Flower
 WORKERS = 4  # replies that are fetched at the same time
 PATIENCE = 0.5  # seconds after which a step that hangs no longer keeps others waiting
+NETWORK = {"grpc", "httpcore", "httpx", "requests"}  # errors from these packages are the network's, not a reply's
+IN_MEMORY = {"Grid", "Driver", "InMemoryGrid"}  # Flower's grids that ask no SuperLink; the first two are for subclasses
 LAST_LOOK = 1.0  # seconds beyond the timeout in which a last look at every missing reply must end
 
 
@@ -82,56 +88,87 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout: float, limits: Li
     timeout    the seconds to wait
     limits     the most that one reply may hold
     """
-    messages = list(messages)
     if not messages:
         return []
     for message in messages:
         message.metadata.group_id = f"{message.metadata.group_id}{secrets.token_hex(16)}"
-    link = link_of(grid)
+    link = _link_of(grid)
     ids = list(grid.push_messages(messages)) if link is None else link.push(messages)
-    ids += [""] * (len(messages) - len(ids))
-    asked = list(zip(ids, messages, strict=True))
-    fetches: list[Fetch] = [
-        GridFetch(grid, name, message) if link is None else link.fetch(name, message, limits)
-        for name, message in asked
-        if name
-    ]
-    undelivered = [error_reply(message, "the message could not be delivered") for name, message in asked if not name]
+    replies, fetches = list[Message](), list[_Fetch]()
+    for message, name in zip(messages, ids + [""] * (len(messages) - len(ids)), strict=True):
+        if name:
+            steps = _from_memory(grid, name, message) if link is None else link.fetch(name, message, limits)
+            fetches.append(_Fetch(message, steps))
+        else:
+            replies.append(error_reply(message, "the message could not be delivered"))
     # Flower's client of a SuperLink is made for several threads. Of other grids that is not known, so steps take turns.
-    return undelivered + _collect(fetches, timeout, 1 if link is None else WORKERS)
+    return replies + _collect(fetches, timeout, 1 if link is None else WORKERS)
+
+
+def _link_of(grid: Grid) -> Link | None:
+    """The SuperLink that a grid of Flower asks; None for a grid in memory, or one of the user's own.
+
+    What it takes to fetch a reply within limits has no public names in Flower. They are looked up here, before anything is
+    sent. Where one has moved this is an error, since Flower's own way of fetching has no limits.
+    """
+    kind = next((cls for cls in type(grid).__mro__ if cls.__module__.partition(".")[0] == "flwr"), Grid)
+    if kind.__name__ in IN_MEMORY:
+        return None
+    try:
+        from fedhold.transport.link import Link
+
+        return Link.of(grid)
+    except (ImportError, AttributeError) as problem:
+        raise RuntimeError(
+            f"this version of fedhold cannot fetch replies from the SuperLink of flwr {version('flwr')} within its limits: "
+            f"{problem}. It knows flwr 1.38 to 1.42; install one of these, or a newer fedhold. Simulations work without."
+        ) from problem
+
+
+def _from_memory(grid: Grid, name: str, message: Message) -> Iterator[Step]:
+    """Fetch a reply by the grid's own method, from which there is no telling how long it takes; it has the reply whole."""
+    while True:
+        try:
+            got = list(grid.pull_messages([name]))
+        except Exception as problem:  # a liar chooses the bytes, and so what the decoder raises
+            if isinstance(problem, OSError) or type(problem).__module__.partition(".")[0] in NETWORK:
+                raise
+            yield Step([error_reply(message, unreadable(problem))], done=True)
+            return
+        answers = (r.metadata.reply_to_message_id == name and is_genuine(r, message) for r in got)
+        yield Step(got, done=any(answers), moved=bool(got))
 
 
 @dataclass(eq=False)
-class _Pending:
-    """A fetch that has not come to its end.
+class _Fetch:
+    """The fetch of the reply to one message. Steps of one fetch never run at the same time, those of several may.
 
-    fetch   the fetch
-    due     when to go on with it, on the clock of time.monotonic
-    pause   the seconds to wait after a step that brought nothing
-    since   when the step under way began; None where none is
+    message     the message
+    steps       what there is to do, each a short one
+    due         when to go on with it, on the clock of time.monotonic
+    pause       the seconds to wait after a step that brought nothing
+    since       when the step under way began; None where none is
+    unfinished  as the last step said
     """
 
-    fetch: Fetch
-    due: float
+    message: Message
+    steps: Iterator[Step]
+    due: float = 0.0
     pause: float = FIRST_PAUSE
     since: float | None = None
+    unfinished: str | None = None
 
 
-def _collect(fetches: Sequence[Fetch], timeout: float, workers: int) -> list[Message]:
+def _collect(fetches: Sequence[_Fetch], timeout: float, workers: int) -> list[Message]:
     """The replies that the fetches bring until all are done, or time is up and each has had a last look.
 
     Steps run in daemon threads, one per step: one that hangs is left alone, holds up nobody and ends with the process. It
     counts as one of the `workers` for PATIENCE seconds only, so that any number of them leaves room for others.
     """
-    began = time.monotonic()
-    end = began + timeout
-    left, given_up = [_Pending(fetch, began) for fetch in fetches], list[_Pending]()
-    ended: SimpleQueue[tuple[_Pending, Step | BaseException]] = SimpleQueue()
-    replies: list[Message] = []
-    while left:
-        now = time.monotonic()
-        if now >= end + LAST_LOOK:
-            break
+    end = time.monotonic() + timeout
+    ended: SimpleQueue[tuple[_Fetch, Step | BaseException]] = SimpleQueue()
+    left, replies = list(fetches), list[Message]()
+    while left and (now := time.monotonic()) < end + LAST_LOOK:
         idle = [one for one in left if one.since is None]
         ready = sorted((one for one in idle if one.due <= now or now >= end), key=lambda one: one.due)
         busy = [one.since + PATIENCE for one in left if one.since is not None and one.since + PATIENCE > now]
@@ -139,32 +176,28 @@ def _collect(fetches: Sequence[Fetch], timeout: float, workers: int) -> list[Mes
         for one in ready[:room]:
             one.since = now
             busy.append(now + PATIENCE)
-            threading.Thread(target=_run, args=(one, ended), daemon=True).start()
+            threading.Thread(target=_go_on, args=(one, ended), daemon=True).start()
         waits = [end if now < end else end + LAST_LOOK, *(one.due for one in idle if one.due > now)]
         waits += busy if ready[room:] else []
         try:
-            one, outcome = ended.get(timeout=max(min(waits) - now, 0.0))
+            one, step = ended.get(timeout=max(min(waits) - now, 0.0))
         except Empty:
             continue
-        if isinstance(outcome, BaseException):
-            raise outcome
-        replies += outcome.replies
-        if outcome.done:
+        if isinstance(step, BaseException):
+            raise step
+        replies += step.replies
+        one.unfinished = step.unfinished
+        last_look = one.since is not None and one.since >= end and not step.moved
+        if step.done or last_look:
             left.remove(one)
-            continue
-        if one.since is not None and one.since >= end and not outcome.moved:  # that was its last look
-            left.remove(one)
-            given_up.append(one)
-            continue
-        one.since, one.due = None, time.monotonic() + (0.0 if outcome.moved else one.pause)
-        one.pause = FIRST_PAUSE if outcome.moved else min(2 * one.pause, PAUSE)
-    return replies + [reply for one in given_up + left for reply in one.fetch.unfinished()]
+        one.since, one.due = None, time.monotonic() + (0.0 if step.moved else one.pause)
+        one.pause = FIRST_PAUSE if step.moved else min(2 * one.pause, PAUSE)
+    return replies + [error_reply(one.message, one.unfinished) for one in fetches if one.unfinished]
 
 
-def _run(one: _Pending, ended: SimpleQueue[tuple[_Pending, Step | BaseException]]) -> None:
+def _go_on(one: _Fetch, ended: SimpleQueue[tuple[_Fetch, Step | BaseException]]) -> None:
     """Do a step, and hand over what it came to, errors too: they are for the thread that waits."""
     try:
-        outcome: Step | BaseException = one.fetch.step()
+        ended.put((one, next(one.steps)))
     except BaseException as problem:
-        outcome = problem
-    ended.put((one, outcome))
+        ended.put((one, problem))

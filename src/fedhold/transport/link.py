@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from flwr.app import Array, Error, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid
@@ -33,12 +34,23 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from httpx import HTTPStatusError
 
 from fedhold.errors import one_line
-from fedhold.transport.fetch import Step, error_reply, is_genuine, unreadable
-from fedhold.transport.limits import BadReplyError, Limits, refuse_beyond
-from fedhold.transport.salt import salt
+from fedhold.transport.replies import (
+    BadReplyError,
+    Limits,
+    Step,
+    error_reply,
+    is_genuine,
+    refuse_beyond,
+    unreadable,
+)
+
+Record = ArrayRecord | ConfigRecord | MetricRecord
 
 SLICE = 0.25  # seconds after which a step ends, so that others come to their turn
 SUPERLINK = 1  # Flower's id for the SuperLink, which answers itself for nodes that are gone
+MAGIC = b"\x93NUMPY\x01\x00"  # how arrays in NumPy's format begin; two bytes with the length of the header follow
+LINE = 64  # bytes to which NumPy aligns the numbers after a header
+LINES = 128  # NumPy reads headers up to 10,000 bytes
 
 
 @dataclass(frozen=True)
@@ -79,118 +91,83 @@ class Link:
             salt(messages)
             return list(self.grid.push_messages(messages))
 
-    def fetch(self, name: str, message: Message, limits: Limits) -> LinkFetch:
-        """The fetch of the reply to a message that the SuperLink knows by this name."""
-        return LinkFetch(self, name, message, limits)
-
-
-class LinkFetch:
-    """A fetch from a SuperLink, part by part.
-
-    link      the SuperLink
-    name      the id of the message
-    message   the message
-    limits    the most that the reply may hold
-    """
-
-    def __init__(self, link: Link, name: str, message: Message, limits: Limits) -> None:
-        self._link = link
-        self._name, self._message, self._limits = name, message, limits
-        self._announced = ""  # the id of the reply, once there is one
-        self._missing: list[str] = []
-        self._contents: dict[str, bytes] = {}
-        self._bytes = 0
-
-    def step(self) -> Step:
+    def fetch(self, name: str, message: Message, limits: Limits) -> Iterator[Step]:
+        """The steps to the reply to a message that the SuperLink knows by this name. It then forgets what it holds of it."""
+        announced = ""  # the id of the reply, once there is one
         try:
-            return self._step()
-        except BadReplyError as problem:
-            return self._done(error_reply(self._message, str(problem)))
-        except HTTPStatusError as problem:  # the SuperLink is there, but chokes on this reply
-            return self._done(error_reply(self._message, f"the SuperLink does not hand it out: {problem}"))
-
-    def unfinished(self) -> list[Message]:
-        missing = len(self._missing)
-        reason = f"announced a reply, and did not send {missing:,} of its objects in time"
-        return [error_reply(self._message, reason)] if self._announced and missing else []
-
-    def _step(self) -> Step:
-        if not self._announced:
-            error = self._ask()
-            if error is not None:
-                return self._done(error)
-            if not self._announced:
-                return Step()
-        end, moved = time.monotonic() + SLICE, False
-        while self._missing and time.monotonic() < end:
-            if not self._pull(self._missing[-1]):
-                return Step(moved=moved)
-            moved = True
-            self._missing.pop()
-        if self._missing:
-            return Step(moved=True)
-        return self._done(self._inflate())
-
-    def _ask(self) -> Message | None:
-        """Ask whether there is a reply, and which objects it has; an error that was replied is returned at once."""
-        answer = self._link.ask(PullAppMessagesRequest(message_ids=[self._name]))
-        for head, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-            if head.metadata.reply_to_message_id != self._name:
-                continue  # the SuperLink also hands out messages of users to agents
-            self._announced = str(head.metadata.message_id)
-            if head.metadata.src_node_id != SUPERLINK and head.metadata.group_id != self._message.metadata.group_id:
+            while (found := self._reply_to(name)) is None:
+                yield Step()
+            head, tree = found
+            announced = str(head.metadata.message_id)
+            if head.metadata.src_node_id != SUPERLINK and head.metadata.group_id != message.metadata.group_id:
                 raise BadReplyError("a reply without the secret of the message")
             if head.HasField("error"):
-                return Message(Error(head.error.code, one_line(head.error.reason)), reply_to=self._message)
-            most = self._limits.objects
-            names = [str(part.object_id) for part in islice(iterate_object_tree(tree), most + 1)]
-            if len(names) > most:
-                raise BadReplyError(f"more than {most:,} objects; so many are accepted")
-            self._missing = list(dict.fromkeys(reversed(names)))  # pulled from the end: in the order Flower sends them
-            break
-        return None
-
-    def _pull(self, name: str) -> bool:
-        """Pull one object; False where the node has not sent it yet."""
-        answer = self._link.pull(PullObjectRequest(node=self._link.node, run_id=self._link.run, object_id=name))
-        if not answer.object_found:
-            raise BadReplyError("part of the reply is gone; its upload may have taken too long")
-        if not answer.object_available:
-            return False
-        self._bytes += len(answer.object_content)
-        refuse_beyond(self._limits.sent, self._bytes, "bytes")
-        self._contents[name] = answer.object_content
-        return True
-
-    def _inflate(self) -> Message:
-        """The reply, put together from its objects."""
-        try:
-            check_inflated(self._contents, self._limits)
-            reply = inflate_object_from_contents(self._announced, self._contents)
-        except BadReplyError:
-            raise
-        except Exception as problem:  # a liar chooses the bytes, and so what the decoder raises
-            raise BadReplyError(unreadable(problem)) from None
-        if not isinstance(reply, Message):
-            raise BadReplyError(f"a bare {type(reply).__name__} in place of a message")
-        # The SuperLink compared what the reply says beside its objects with the message; what it says inside was not.
-        inside, sent = reply.metadata, self._message.metadata
-        if (inside.reply_to_message_id, inside.src_node_id) != (self._name, sent.dst_node_id):
-            raise BadReplyError(f"a reply in the name of node {inside.src_node_id}")
-        if not is_genuine(reply, self._message):
-            raise BadReplyError("a reply without the secret of the message")
-        return reply
-
-    def _done(self, reply: Message) -> Step:
-        """The last step: let the SuperLink forget what it holds of the reply."""
-        self._contents.clear()
-        request = ConfirmMessageReceivedRequest(
-            node=self._link.node, run_id=self._link.run, message_object_id=self._announced
-        )
-        if self._announced:
+                reply = Message(Error(head.error.code, one_line(head.error.reason)), reply_to=message)
+            else:
+                most = limits.objects
+                names = [str(part.object_id) for part in islice(iterate_object_tree(tree), most + 1)]
+                if len(names) > most:
+                    raise BadReplyError(f"more than {most:,} objects; so many are accepted")
+                reply = _inflated(announced, (yield from self._pull(names, limits)), limits)
+                # The SuperLink compared what the reply says beside its objects with the message, not what it says inside.
+                inside = reply.metadata
+                if (inside.reply_to_message_id, inside.src_node_id) != (name, message.metadata.dst_node_id):
+                    raise BadReplyError(f"a reply in the name of node {inside.src_node_id}")
+                if not is_genuine(reply, message):
+                    raise BadReplyError("a reply without the secret of the message")
+        except BadReplyError as problem:
+            reply = error_reply(message, str(problem))
+        except HTTPStatusError as problem:  # the SuperLink is there, but chokes on this reply
+            reply = error_reply(message, f"the SuperLink does not hand it out: {problem}")
+        if announced:
             with suppress(HTTPStatusError):  # then it forgets the reply with the run
-                self._link.confirm(request)
-        return Step([reply], done=True, moved=True)
+                self.confirm(
+                    ConfirmMessageReceivedRequest(node=self.node, run_id=self.run, message_object_id=announced)
+                )
+        yield Step([reply], done=True)
+
+    def _reply_to(self, name: str) -> tuple[Any, Any] | None:
+        """What the SuperLink says of the reply to a message, and the tree of its objects; None where there is none yet."""
+        answer = self.ask(PullAppMessagesRequest(message_ids=[name]))
+        pairs = zip(answer.messages_list, answer.message_object_trees, strict=True)
+        # The SuperLink also hands out messages of users to agents.
+        return next((pair for pair in pairs if pair[0].metadata.reply_to_message_id == name), None)
+
+    def _pull(self, names: Sequence[str], limits: Limits) -> Generator[Step, None, dict[str, bytes]]:
+        """Pull the objects of these names."""
+        contents: dict[str, bytes] = {}
+        total, missing = 0, list(dict.fromkeys(reversed(names)))  # pulled from the end: in the order Flower sends them
+        moved = True
+        while missing:
+            # The first step ends before anything is pulled: whatever hangs then, the node has announced a reply.
+            reason = f"announced a reply, and did not send {len(missing):,} of its objects in time"
+            yield Step(moved=moved, unfinished=reason)
+            moved, end = False, time.monotonic() + SLICE
+            while missing and time.monotonic() < end:
+                answer = self.pull(PullObjectRequest(node=self.node, run_id=self.run, object_id=missing[-1]))
+                if not answer.object_found:
+                    raise BadReplyError("part of the reply is gone; its upload may have taken too long")
+                if not answer.object_available:
+                    break
+                moved = True
+                total += len(answer.object_content)
+                refuse_beyond(limits.sent, total, "bytes")
+                contents[missing.pop()] = answer.object_content
+        return contents
+
+
+def _inflated(name: str, contents: dict[str, bytes], limits: Limits) -> Message:
+    """The reply, put together from its objects."""
+    try:
+        check_inflated(contents, limits)
+        reply = inflate_object_from_contents(name, contents)
+    except BadReplyError:
+        raise
+    except Exception as problem:  # a liar chooses the bytes, and so what the decoder raises
+        raise BadReplyError(unreadable(problem)) from None
+    if not isinstance(reply, Message):
+        raise BadReplyError(f"a bare {type(reply).__name__} in place of a message")
+    return reply
 
 
 def check_inflated(contents: Mapping[str, bytes], limits: Limits) -> None:
@@ -209,3 +186,49 @@ def check_inflated(contents: Mapping[str, bytes], limits: Limits) -> None:
             for i in json.loads(get_object_body(contents[name], Array))["arraychunk_ids"]:
                 total += chunks[parts[i]]
                 refuse_beyond(limits.total, total, "bytes")
+
+
+# Flower names an object by the hash of its content, and keeps those of all nodes in one store. A node that foresees an object
+# of the server (the configuration of the next round, a model that is sent again) can announce it first, with parts that it does
+# not have; a SuperLink with a database then refuses the server's. With a salt in it, nobody can foresee it.
+
+
+def salt(messages: Sequence[Message]) -> None:
+    """Give the messages contents that nobody can foresee, and that nodes read as they would have read the first.
+
+    Arrays get blanks at the end of their headers, configurations an entry `salt`. Messages that shared a content still do.
+    """
+    made: dict[int, RecordDict] = {}
+    for message in messages:
+        content = message.content
+        if id(content) not in made:
+            made[id(content)] = RecordDict({name: _salted(record) for name, record in content.items()})
+        message.content = made[id(content)]
+
+
+def _salted(record: Record) -> Record:
+    if isinstance(record, ArrayRecord):
+        return ArrayRecord({key: salted_array(array) for key, array in record.items()})
+    if isinstance(record, ConfigRecord):
+        return ConfigRecord({**record, "salt": secrets.token_hex(16)})
+    return record
+
+
+def salted_array(array: Array) -> Array:
+    """The same array with some random blanks in its header, which also move the bounds of the parts that it is sent in.
+
+    >>> import numpy as np
+    >>> before = Array(np.arange(3.0))
+    >>> after = salted_array(before)
+    >>> after.numpy(), after.data == before.data
+    (array([0., 1., 2.]), False)
+    """
+    if not array.data.startswith(MAGIC):
+        return array
+    start = len(MAGIC) + 2
+    end = start + int.from_bytes(array.data[len(MAGIC) : start], "little")
+    blanks = bytes(b" \t"[byte % 2] for byte in secrets.token_bytes(LINE * (1 + secrets.randbelow(LINES))))
+    header = array.data[start:end].rstrip() + b" " + blanks
+    header += b" " * (-(start + len(header) + 1) % LINE) + b"\n"
+    data = b"".join([MAGIC, len(header).to_bytes(2, "little"), header, array.data[end:]])
+    return Array(array.dtype, array.shape, array.stype, data)

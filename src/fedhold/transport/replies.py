@@ -8,31 +8,116 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedhold.errors import one_line
-from fedhold.transport.fetch import is_genuine
-from fedhold.transport.limits import (
-    MAX_ENTRIES,
-    MAX_KEY,
-    MAX_NUMBERS,
-    MAX_RECORDS,
-    MAX_TEXT,
-    BadReplyError,
-    Limits,
-    refuse_beyond,
-)
 
 Arrays = dict[str, NDArray[Any]]
 KINDS = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}  # NumPy's kinds of dtype that an array may have
 WIDEST = 8  # the most bytes of one number
 STYPE = "numpy.ndarray"  # Flower's name for the one way of writing arrays that is accepted
+UNREADABLE = 4  # Flower's code for a reply that is not to be had
 REASON = 250  # characters of a reason, whatever a client's keys and dtypes add to it
+
+
+# The most that one reply may hold. A node that sends more loses the round; refusing it costs the server next to nothing.
+SPARE_BYTES = 2**20  # bytes of a reply beside its numbers: metrics, keys, headers
+MAX_RECORDS = 100  # records of a reply
+MAX_ENTRIES = 10_000  # entries of a record, beside as many arrays as the model has
+MAX_NUMBERS = 100_000  # numbers of one list
+MAX_KEY = 1000  # characters of a key
+MAX_TEXT = 100_000  # characters of a text
+OBJECT_HEAD = 1024  # bytes that Flower adds to each object it sends: its type, the ids of its parts, their order
+# Bytes of an array in one object; Flower's own are 5 MiB, unless a node's environment says otherwise.
+SMALL_PART = 2**16
+
+
+class BadReplyError(Exception):
+    """A reply cannot be used; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one reply may hold.
+
+    total    bytes of all arrays, keys and values
+    arrays   arrays of the model
+    """
+
+    total: int
+    arrays: int
+
+    @staticmethod
+    def of(arrays: Mapping[str, NDArray[Any]], total: int | None = None) -> Limits:
+        """The limits for replies to a model of these arrays; `total` is 4 times their bytes and 1 MiB unless given."""
+        numbers = sum(array.nbytes for array in arrays.values())
+        return Limits(4 * numbers + SPARE_BYTES if total is None else total, len(arrays))
+
+    @property
+    def objects(self) -> int:
+        """The objects that a SuperLink may hold of one reply: the message, its records, their arrays, and parts of these."""
+        return 2 + MAX_RECORDS + 2 * self.arrays + self.total // SMALL_PART
+
+    @property
+    def beside_arrays(self) -> int:
+        """The bytes of all these objects but the parts of arrays; decoding makes up to 40 times as many of some of them."""
+        return min(self.total, SPARE_BYTES) + OBJECT_HEAD * self.objects
+
+    @property
+    def sent(self) -> int:
+        """The bytes of all these objects."""
+        return self.total + OBJECT_HEAD * self.objects
+
+
+def refuse_beyond(most: int, met: int, what: str) -> None:
+    """Refuse a reply that has more than `most` of something.
+
+    >>> refuse_beyond(100, 3, "records")
+    >>> refuse_beyond(100, 5000, "records")
+    Traceback (most recent call last):
+    fedhold.transport.replies.BadReplyError: 5,000 records; at most 100 are accepted
+    """
+    if met > most:
+        raise BadReplyError(f"{met:,} {what}; at most {most:,} are accepted")
+
+
+class Step(NamedTuple):
+    """What a step of the fetch of a reply came to.
+
+    replies     the replies that are whole
+    done        whether one of them answers the message, so that there is nothing more to wait for
+    moved       whether anything arrived; where nothing did, it is no use to ask again at once
+    unfinished  what there is to say of a reply of which only a part has come when time is up
+    """
+
+    replies: Sequence[Message] = ()
+    done: bool = False
+    moved: bool = False
+    unfinished: str | None = None
+
+
+def error_reply(message: Message, reason: str) -> Message:
+    """A reply that says why there is none that can be used."""
+    return Message(Error(UNREADABLE, one_line(reason)), reply_to=message)
+
+
+def unreadable(problem: Exception) -> str:
+    """The reason for a reply whose bytes made the decoder raise this."""
+    return f"the reply could not be read: {type(problem).__name__}: {one_line(problem)}"
+
+
+def is_genuine(reply: Message, message: Message) -> bool:
+    """Whether the reply carries the secret of the message, its group id.
+
+    Errors that Flower itself replies for a node that is gone do not always know the group, and have none.
+    """
+    group = reply.metadata.group_id
+    return group == message.metadata.group_id or (not group and reply.has_error())
 
 
 @dataclass(frozen=True)
@@ -48,6 +133,7 @@ class Reply:
     metrics   all its metrics but the number of samples, plausible or not
     key       the key of these metrics in `content`
     content   the whole reply
+    name      what the node calls itself; None where it does not
     answered  whether the node sent content, usable or not: one that raised or stayed silent sent none
     """
 
@@ -60,18 +146,8 @@ class Reply:
     metrics: dict[str, Any] | None = None
     key: str = ""
     content: RecordDict | None = None
+    name: str | None = None
     answered: bool = False
-
-
-@dataclass(frozen=True)
-class _Header:
-    """The head of an array in NumPy's format: what the numbers after it are, and its own length in bytes."""
-
-    shape: tuple[int, ...]
-    fortran: bool
-    dtype: np.dtype[Any]
-    name: str
-    length: int
 
 
 def read_replies(
@@ -80,6 +156,7 @@ def read_replies(
     *,
     like: Mapping[str, NDArray[Any]] | None,
     weight_key: str,
+    name_key: str,
     limits: Limits,
     no_reply: str,
 ) -> list[Reply]:
@@ -89,6 +166,7 @@ def read_replies(
     replies     what came back
     like        the arrays that were sent, where such arrays must come back; None in evaluation
     weight_key  the name of the metric that holds the number of samples
+    name_key    the key of a text in a ConfigRecord by which a node may name itself
     limits      the most that a reply may hold; one that holds more is rejected before any of its arrays is decoded
     no_reply    the reason for nodes from which nothing came
     """
@@ -113,14 +191,21 @@ def read_replies(
     read = []
     for node in sorted(asked):
         if node in answers:
-            answer = _read(node, answers[node], like, weight_key, limits)
+            answer = _read(node, answers[node], like, weight_key, name_key, limits)
         else:
             answer = Reply(node, reason=remarks.pop(node, no_reply))
         read.append(replace(answer, remark=remarks[node]) if node in remarks else answer)
     return read + [Reply(node, reason=remarks[node]) for node in sorted(remarks.keys() - asked.keys())]
 
 
-def _read(node: int, reply: Message, like: Mapping[str, NDArray[Any]] | None, weight_key: str, limits: Limits) -> Reply:
+def _read(
+    node: int,
+    reply: Message,
+    like: Mapping[str, NDArray[Any]] | None,
+    weight_key: str,
+    name_key: str,
+    limits: Limits,
+) -> Reply:
     """The reply of one node; the parameters are those of read_replies()."""
     if reply.has_error():
         return Reply(node, reason=f"error {reply.error.code}: {one_line(reply.error.reason or 'without a reason')}")
@@ -133,6 +218,7 @@ def _read(node: int, reply: Message, like: Mapping[str, NDArray[Any]] | None, we
         key = _only(content, MetricRecord)
         metrics = dict(content[key].items())
         claimed = metrics.pop(weight_key, None)
+        names = [config.get(name_key) for config in content.config_records.values()]
         arrays = None if like is None else _arrays(cast(ArrayRecord, content[_only(content, ArrayRecord)]), like)
         return Reply(
             node,
@@ -142,6 +228,7 @@ def _read(node: int, reply: Message, like: Mapping[str, NDArray[Any]] | None, we
             metrics=metrics,
             key=key,
             content=content,
+            name=next((name for name in names if isinstance(name, str)), None),
             answered=True,
         )
     except BadReplyError as problem:
@@ -209,47 +296,49 @@ def _arrays(record: ArrayRecord, like: Mapping[str, NDArray[Any]]) -> Arrays:
     for key in record:
         if key not in like:
             raise BadReplyError(f"has an extra array {one_line(repr(key))}")
-    return {key: _array(record[key], array, _shown(key)) for key, array in like.items()}
+    arrays: Arrays = {}
+    for key, array in like.items():
+        try:
+            arrays[key] = _array(record[key], array)
+        except BadReplyError as problem:
+            raise BadReplyError(f"array {one_line(repr(key))} {problem}") from None
+    return arrays
 
 
-@lru_cache(maxsize=1024)
-def _shown(key: str) -> str:
-    """A key of the model, fit for printing."""
-    return one_line(repr(key))
-
-
-def _array(sent: Array, like: NDArray[Any], name: str) -> NDArray[Any]:
+def _array(sent: Array, like: NDArray[Any]) -> NDArray[Any]:
     """The array in the bytes that were sent, as a view of them: a header that lies about its size allocates nothing.
 
     sent  the array as it came
     like  the array of the model under the same key
-    name  the key, fit for printing
     """
     if sent.stype != STYPE:
-        raise BadReplyError(f"array {name} is serialised as {one_line(repr(sent.stype))}, expected {STYPE!r}")
-    header = _header(sent.data, name)
-    shape, dtype, size = header.shape, header.dtype, len(sent.data) - header.length
-    if tuple(sent.shape) != shape or sent.dtype != header.name:
+        raise BadReplyError(f"is serialised as {one_line(repr(sent.stype))}, expected {STYPE!r}")
+    start = 10 + int.from_bytes(sent.data[8:10], "little")  # where the numbers begin
+    try:
+        shape, fortran, dtype, name = _parsed(sent.data[:start])
+    except Exception as problem:  # a liar chooses these bytes, and so what the parser raises
+        raise BadReplyError(f"is no NumPy array: {one_line(str(problem))}") from None
+    if tuple(sent.shape) != shape or sent.dtype != name:
         raise BadReplyError(
-            f"array {name} declares {one_line(sent.dtype)}{one_line(str(tuple(sent.shape)))}, its bytes hold {dtype}{shape}"
+            f"declares {one_line(sent.dtype)}{one_line(str(tuple(sent.shape)))}, its bytes hold {dtype}{shape}"
         )
     if shape != like.shape:
-        raise BadReplyError(f"array {name} has shape {shape}, expected {like.shape}")
+        raise BadReplyError(f"has shape {shape}, expected {like.shape}")
     # A client may compute in wider or narrower floats than the model's; integers and bools must have the model's dtype.
     same = dtype.kind == like.dtype.kind and (dtype.kind == "f" or dtype.newbyteorder("=") == like.dtype)
     if not same or dtype.itemsize > WIDEST:
         expected = "floats" if like.dtype.kind == "f" else f"{KINDS[like.dtype.kind]}s of {like.dtype}"
-        raise BadReplyError(f"array {name} has dtype {one_line(str(dtype))}, expected {expected}")
-    if size != like.size * dtype.itemsize:
-        raise BadReplyError(f"array {name} has {size} bytes for {like.size} numbers of {dtype}")
+        raise BadReplyError(f"has dtype {one_line(name)}, expected {expected}")
+    if (size := len(sent.data) - start) != like.size * dtype.itemsize:
+        raise BadReplyError(f"has {size} bytes for {like.size} numbers of {dtype}")
     if like.size == 0:
         return np.empty(shape, dtype)
-    array = np.frombuffer(sent.data, dtype, offset=header.length)
+    array = np.frombuffer(sent.data, dtype, offset=start)
     if dtype.itemsize > like.dtype.itemsize and (np.isfinite(array) & (np.abs(array) > np.finfo(like.dtype).max)).any():
-        raise BadReplyError(f"array {name} has numbers beyond {like.dtype}")
+        raise BadReplyError(f"has numbers beyond {like.dtype}")
     if flaw := flaw_of(array):
-        raise BadReplyError(f"array {name} has {flaw}")
-    return array.reshape(shape, order="F" if header.fortran else "C")
+        raise BadReplyError(f"has {flaw}")
+    return array.reshape(shape, order="F" if fortran else "C")
 
 
 def flaw_of(array: NDArray[Any]) -> str | None:
@@ -262,22 +351,14 @@ def flaw_of(array: NDArray[Any]) -> str | None:
     return None
 
 
-def _header(data: bytes, name: str) -> _Header:
-    """What the bytes of an array say they hold. Nothing is unpickled."""
-    length = 10 + int.from_bytes(data[8:10], "little")
-    try:
-        return _parsed(data[:length])
-    except Exception as problem:  # a liar chooses these bytes, and so what the parser raises
-        raise BadReplyError(f"array {name} is no NumPy array: {one_line(str(problem))}") from None
-
-
 # Most nodes send the same headers, and parsing one takes longer than reading a small layer.
 @lru_cache(maxsize=1024)
-def _parsed(header: bytes) -> _Header:
+def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], str]:
+    """What the header of an array says of the numbers after it: shape, order, dtype and its name. Nothing is unpickled."""
     file = io.BytesIO(header)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         if npy.read_magic(file) != (1, 0):  # later versions are for dtypes that are rejected anyway
             raise ValueError("another version of the format")
         shape, fortran, dtype = npy.read_array_header_1_0(file)
-    return _Header(tuple(map(int, shape)), bool(fortran), dtype, str(dtype), len(header))
+    return tuple(map(int, shape)), bool(fortran), dtype, str(dtype)
