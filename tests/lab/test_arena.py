@@ -244,7 +244,7 @@ def test_refused_cells_keep_nothing_and_are_counted(store):
 def test_rules_are_compared_only_where_all_were_run(store, tmp_path):
     some = Store(tmp_path)
     for result in store.all():
-        if (result.experiment.rule, result.experiment.attack, result.experiment.seed) != ("huber", "ipm", 1):
+        if (result.experiment.rule, result.experiment.attack, result.experiment.seed) != ("huber", "ipm(scale=5)", 1):
             some.put(result)
     standings = Standings(SMALL, some)
     assert standings.complete.sum() == Standings(SMALL, store).complete.sum() - 2 * 2
@@ -266,7 +266,7 @@ def test_a_failed_run_keeps_nothing(store, tmp_path):
 def test_an_attack_that_nothing_can_be_tried_under_is_left_out(store, tmp_path):
     some = Store(tmp_path)
     for result in store.all():
-        lost = result.experiment.attack == "ipm"
+        lost = result.experiment.attack == "ipm(scale=5)"
         some.put(replace(result, series={}, infeasible="ipm needs classes") if lost else result)
     standings = Standings(SMALL, some)
     assert standings.columns == standings.complete.sum() == 2 * 2 * 2 * 2
@@ -281,7 +281,7 @@ def test_the_order_of_runs_finishes_settings_or_attacks():
 
     quick = attacks(replace(SMALL, by_attack=True))
     assert sorted(map(str, quick)) == sorted(map(str, attacks(SMALL)))
-    assert quick == sorted(quick, key=[None, "sign_flip", "ipm"].index)
+    assert quick == sorted(quick, key=[None, "sign_flip", "ipm(scale=5)"].index)
     assert attacks(SMALL) != quick
 
 

@@ -21,8 +21,8 @@ from typing import Any
 from fedhold.errors import integer, positive, unknown
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.config import importable_beside, read_toml
-from fedhold.lab.experiment import LOOP_OPTIONS, Experiment, Option, liars
-from fedhold.lab.knowledge import reads_server
+from fedhold.lab.experiment import Experiment, Option, liars
+from fedhold.lab.knowledge import declares, needs_server
 from fedhold.lab.results import Store
 from fedhold.lab.runner import run_cells
 from fedhold.spec import FROM_CALL, MIXINGS, RULES, Part, function_named, parse
@@ -243,7 +243,7 @@ def known_to(rule: str) -> str:
 
 def _takes_root(rule: str) -> bool:
     """Whether a rule compares clients with an update of the server's own."""
-    return "root" in LOOP_OPTIONS and parse(rule.replace("{f}", "0"), {})[-1].takes("root")
+    return parse(rule.replace("{f}", "0"), {})[-1].takes("root")
 
 
 def read_parts(path: Path) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def _rules() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
 
 def _searches(attack: str) -> bool:
     """Whether an attack tries its lies on the server's rule."""
-    return reads_server(function_named(Part.read(attack, "attack").name, "attack", ATTACKS))
+    return declares(function_named(Part.read(attack, "attack").name, "attack", ATTACKS), needs_server)
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -28,15 +28,13 @@ def settings_of(experiment: Experiment) -> Settings:
     >>> settings_of(Experiment("synthesized", "huber", None, 0, 0, m=20, options=(("momentum", 0.9),)))["momentum"]
     'momentum 0.9'
     """
-    attack = experiment.spelled("attack")
-    loop = {name: f"{name} {value}" for name, value in experiment.loop.items() if name not in WATCHING}
     return {
-        "data": experiment.spelled("data"),
-        "model": experiment.spelled("model"),
-        "partition": experiment.spelled("partition"),
-        "attack": attack or NO_ATTACK,
-        "epsilon": f"epsilon {experiment.epsilon:g}" if attack else "",
-        **loop,
+        "data": experiment.data,
+        "model": experiment.model or "",
+        "partition": experiment.dealt,
+        "attack": experiment.attack or NO_ATTACK,
+        "epsilon": f"epsilon {experiment.epsilon:g}" if experiment.attack else "",
+        **{name: f"{name} {value}" for name, value in experiment.options if name not in WATCHING},
         "clients": f"{experiment.m} clients",
         "step": f"step {experiment.step:g}",
         "rounds": f"{experiment.rounds} rounds",
@@ -146,11 +144,11 @@ def matrices(results: Sequence[Result], labels: Mapping[str, str] | None = None)
     labels  what rules are called, by their spec; as `rule_labels` says by default
     """
     labels = rule_labels(run.experiment for run in results) if labels is None else labels
-    metric_of = {run.experiment.spelled("data"): run.metric for run in results if not run.infeasible}
+    metric_of = {run.experiment.data: run.metric for run in results if not run.infeasible}
     usual = next(iter(metric_of.values()), "")
     by_metric: dict[str, list[Result]] = {}
     for run in results:
-        by_metric.setdefault(metric_of.get(run.experiment.spelled("data"), usual), []).append(run)
+        by_metric.setdefault(metric_of.get(run.experiment.data, usual), []).append(run)
     return [matrix for metric, runs in by_metric.items() if (matrix := _matrix(metric, runs, labels)).entries]
 
 

@@ -433,10 +433,9 @@ def _run_rows(results: Iterable[Result]) -> list[tuple[object, ...]]:
         metric = group[0].metric
         ends = [[v for v in run.series.get(metric, []) if v is not None][-1:] for run in group]
         end = "infeasible" if group[0].infeasible else float(np.mean(ends)) if all(ends) else None
-        options = ", ".join(f"{key}={value}" for key, value in e.loop.items())
-        data = e.spelled("data") + (f", {e.spelled('model')}" if e.model else "")
-        attack = e.spelled("attack") or "none"
-        what = (data, e.spelled("partition"), attack, e.epsilon, e.rule, e.m, e.rounds, e.step, options)
+        options = ", ".join(f"{key}={value}" for key, value in e.options)
+        data = f"{e.data}, {e.model}" if e.model else e.data
+        what = (data, e.dealt, e.attack or "none", e.epsilon, e.rule, e.m, e.rounds, e.step, options)
         rows.append((*what, _seeds(group), metric, end, _seconds(group)))
     return rows
 

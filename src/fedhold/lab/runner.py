@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedhold.errors import InfeasibleError, integer
-from fedhold.lab.consensus import rsa, rsa_parameters
 from fedhold.lab.executors import News, run_tasks, tell
 from fedhold.lab.experiment import Experiment
-from fedhold.lab.federation import Counts, Federated, Round, federate
+from fedhold.lab.federation import Counts, Federated, Round, federate, rsa, rsa_parameters
 from fedhold.lab.knowledge import Mask
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.results import Result, Store, environment
@@ -32,8 +31,7 @@ def run(
     checkpoint  a file to resume from, written after every round
     on_round    called with every row of the history
 
-    >>> small = (("samples", 200), ("d", 5))
-    >>> result = run(Experiment("synthesized", "huber", "sign_flip", 0.2, 0, m=20, rounds=3, options=small))
+    >>> result = run(Experiment("synthesized(d=5, samples=200)", "huber", "sign_flip", 0.2, 0, m=20, rounds=3))
     >>> len(result.series["rmse"]), len(result.byzantine)
     (3, 4)
     """
@@ -46,7 +44,7 @@ def run(
         learnt, counts, constant = _learnt(experiment, byzantine, checkpoint, on_round)
     except InfeasibleError as refusal:
         reason = str(refusal)
-    kept = None if learnt is None or not experiment.loop.get("keep_weights") else learnt.weights
+    kept = None if learnt is None or not dict(experiment.options).get("keep_weights") else learnt.weights
     return Result(
         experiment=experiment,
         series={} if learnt is None else _series(learnt),
@@ -67,15 +65,12 @@ def _learnt(
     on_round: Callable[[Round], None] | None,
 ) -> tuple[Federated, Counts, float | None]:
     """What the run has learnt, the clients' n_i, and the accuracy of one answer for all."""
-    seed, data, partition = experiment.seed, experiment.part("data"), experiment.part("partition")
-    model = None if experiment.model is None else experiment.part("model")
-    scenario = prepare(data, partition, experiment.m, seed, model=model)
-    lies = {} if experiment.attack is None else experiment.part("attack").parameters
-    loop = {name: value for name, value in experiment.loop.items() if name != "keep_weights"}
+    e = experiment
+    scenario = prepare(e.data, e.partition, e.m, e.seed, model=e.model)
     common: dict[str, Any] = {
-        **{"attack": experiment.attack, "attack_parameters": lies, "byzantine": byzantine},
-        **{"rounds": experiment.rounds, "step": experiment.step, "seed": seed, "checkpoint": checkpoint},
-        **{"on_round": on_round, **loop},
+        **{name: value for name, value in e.options if name != "keep_weights"},
+        **{"attack": e.attack, "byzantine": byzantine, "rounds": e.rounds, "step": e.step, "seed": e.seed},
+        **{"checkpoint": checkpoint, "on_round": on_round},
     }
     task, shards = scenario.task, scenario.shards
     consensus = rsa_parameters(experiment.rule)
