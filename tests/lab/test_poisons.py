@@ -165,7 +165,7 @@ def test_a_backdoor_needs_classes_and_a_task_that_can_be_measured():
     class Bare:
         """A task of a user's own, with what the round loop needs and no more."""
 
-        d, initial, gradients, loss, evaluate = task.d, task.initial, task.gradients, task.loss, task.evaluate
+        d, initial, gradients, evaluate = task.d, task.initial, task.gradients, task.evaluate
 
     with pytest.raises(TypeError, match="measure"):
         federate(Bare(), shards, attack="backdoor", byzantine=LIARS, rounds=1, step=0.1)

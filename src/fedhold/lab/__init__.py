@@ -12,7 +12,6 @@ from fedhold.lab.attacks import *  # noqa: F403
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.config import load, read_toml, write_start
 from fedhold.lab.datasets import DataError, Images, Regression, Samples, cifar10, fashion_mnist, mnist, synthesized
-from fedhold.lab.executors import Done, News, run_tasks, tell
 from fedhold.lab.experiment import Experiment, liars
 from fedhold.lab.federation import Federated, Round, TrainingSettings, federate, rsa
 from fedhold.lab.hospitals import Ward, heart_disease
@@ -23,7 +22,7 @@ from fedhold.lab.partition import PARTITIONS, balanced, by_class, dirichlet, ran
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.report import ANSWER, NAMED, PROVEN, Panel, panels_of, write_report
 from fedhold.lab.results import MissingResult, Result, Store, Verdict
-from fedhold.lab.runner import run, run_all, run_cells
+from fedhold.lab.runner import Done, News, run, run_all, run_cells, run_tasks, tell
 from fedhold.lab.scenarios import DATA, MODELS, Scenario, prepare
 from fedhold.lab.tasks import LinearRegression, Mlp, Shards, Task, shard
 from fedhold.lab.torch_task import TorchTask

@@ -30,7 +30,6 @@ from fedhold.spec import Part, function_named
 # What data and models are passed if they have such parameters.
 PASSED = ("seed", "cut", "m", "model", "samples_to_test")
 CLASSES = 10  # of the images in rows, but for those of writers
-LARGEST = 10_000_000  # samples of a data set that is read item by item
 
 Cut = Callable[[Labels | int, int, np.random.Generator], list[Indices]]
 Model = Callable[[Samples, int], Task]  # makes the task from the samples to test on and the number of classes
@@ -71,7 +70,7 @@ def synthesized(seed: int, cut: Cut, m: int, *, samples: int = 10_000, d: int = 
     >>> synthesized(0, PARTITIONS["balanced"], 4, samples=20, d=3).shards.counts
     array([5, 5, 5, 5])
     """
-    return _regression(seed, cut, m, variance=0.0, samples=samples, d=d, factor=factor)
+    return heterogeneous(seed, cut, m, variance=0.0, samples=samples, d=d, factor=factor)
 
 
 def heterogeneous(
@@ -84,10 +83,6 @@ def heterogeneous(
     >>> heterogeneous(0, PARTITIONS["balanced"], 4, samples=20, d=3).task.d
     3
     """
-    return _regression(seed, cut, m, variance=variance, samples=samples, d=d, factor=factor)
-
-
-def _regression(seed: int, cut: Cut, m: int, *, variance: float, samples: int, d: int, factor: float) -> Scenario:
     parts = cut(integer(samples, "samples", at_least=1), m, chance(seed, Purpose.PARTITION))
     rng = chance(seed, Purpose.DATA)
     train = datasets.synthesized(rng, samples=samples, d=d, parts=parts, variance=variance).train
@@ -332,9 +327,8 @@ def samples_of(given: Any, name: str = "data") -> Samples:
     if isinstance(given, tuple) and len(given) == 2:
         inputs, targets = np.asarray(given[0]), np.asarray(given[1])
     elif hasattr(given, "__getitem__") and hasattr(given, "__len__"):
-        count = len(given)
-        require(0 < count <= LARGEST, name, needs=f"1 to {LARGEST} samples", remedy="Take part of it.", samples=count)
-        items = [given[i] for i in range(count)]
+        require(len(given) > 0, name, needs="at least one sample", remedy="Fill it.", samples=0)
+        items = [given[i] for i in range(len(given))]
         inputs = np.stack([np.asarray(item[0]) for item in items])
         targets = np.array([np.asarray(item[1]).item() for item in items])
     else:
@@ -343,12 +337,8 @@ def samples_of(given: Any, name: str = "data") -> Samples:
             "(inputs, targets), (test_inputs, test_targets)."
         )
     rows = inputs.reshape(len(inputs), -1) if inputs.ndim else inputs
-    fits = (
-        inputs.ndim > 0
-        and targets.shape == (len(inputs),)
-        and inputs.dtype.kind in "fiu"
-        and targets.dtype.kind in "fiu"
-    )
+    fits = inputs.ndim > 0 and targets.shape == (len(inputs),)
+    fits = fits and inputs.dtype.kind in "fiu" and targets.dtype.kind in "fiu"
     remedy = "Numbers only; for classes, whole numbers from 0."
     met = {"inputs": inputs.shape, "targets": targets.shape, "dtypes": f"{inputs.dtype}, {targets.dtype}"}
     require(fits, name, needs="a row of inputs and one target for every sample", remedy=remedy, **met)
@@ -378,10 +368,8 @@ def checked_parts(parts: Any, m: int, total: int, name: str) -> list[Indices]:
     remedy = "Return a list of m arrays of indices, such as np.array_split(rng.permutation(len(labels)), m)."
     require(len(found) == m, name, needs=f"to return {m} arrays, one per client", remedy=remedy, returned=len(found))
     for i, part in enumerate(found):
-        whole = part.ndim == 1 and part.size > 0 and part.dtype.kind in "iu"
-        require(
-            whole, name, needs="indices for every client", remedy=remedy, client=i, shape=part.shape, dtype=part.dtype
-        )
+        whole, met = part.ndim == 1 and part.size > 0 and part.dtype.kind in "iu", (part.shape, str(part.dtype))
+        require(whole, name, needs="indices for every client", remedy=remedy, client=i, met=met)
     every: NDArray[Any] = np.concatenate(found)
     inside = bool((every >= 0).all() and (every < total).all())
     require(inside, name, needs=f"indices from 0 to {total - 1}", remedy=remedy, least=every.min(), largest=every.max())
