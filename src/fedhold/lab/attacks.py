@@ -10,7 +10,7 @@ an aggregation rule. There are three kinds, in this order:
 - Under `@poisons_data`, a function of all clients' shards and of who lies returns new shards, in which the samples of the
   truthful are as they were. Liars then answer honestly, from samples that lie.
 
-An attack modifies nothing. Without an attack, f = 0. `@_registered` puts ours into ATTACKS.
+An attack modifies nothing. Without an attack, f = 0. `@register` puts ours into ATTACKS.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ ATTACKS: dict[str, Attack] = {}
 Function = TypeVar("Function", bound=Attack)
 
 
-def _registered(attack: Function) -> Function:
+def register(attack: Function) -> Function:
+    """Put an attack into ATTACKS, as a decorator, by the name of its function."""
     ATTACKS[attack.__name__] = attack
     return attack
 
 
-@_registered
+@register
 def sign_flip(knowledge: Knowledge) -> Floats:
     """Every liar sends its own gradient with the sign flipped: X_i = -G_i.
 
@@ -82,7 +83,7 @@ def sign_flip(knowledge: Knowledge) -> Floats:
     return -knowledge.honest[knowledge.byzantine]
 
 
-@_registered
+@register
 def krum_attack(
     knowledge: Knowledge,
     *,
@@ -128,7 +129,7 @@ def krum_attack(
     return knowledge.to_all(seen.mean - knowledge.honest.dtype.type(step) * seen.sign)
 
 
-@_registered
+@register
 def trimmed_mean_attack(knowledge: Knowledge, *, knows: Literal["all", "own"] = "all") -> Floats:
     """TMA: every liar sends, coordinate by coordinate, the honest extreme that points against g_0.
 
@@ -153,7 +154,7 @@ def trimmed_mean_attack(knowledge: Knowledge, *, knows: Literal["all", "own"] = 
     return knowledge.to_all(row)
 
 
-@_registered
+@register
 @needs_thresholds
 def huber_attack(
     knowledge: Knowledge, *, start: Literal["own", "mean"] = "own", knows: Literal["all", "own"] = "all"
@@ -189,7 +190,7 @@ def huber_attack(
 # Attacks from elsewhere. These look at what the truthful clients send, as their sources do, not at g_0.
 
 
-@_registered
+@register
 def alie(knowledge: Knowledge, *, z: float | None = None) -> Floats:
     """A little is enough: all liars z standard deviations below the mean, where truthful clients are found too.
 
@@ -213,7 +214,7 @@ def alie(knowledge: Knowledge, *, z: float | None = None) -> Floats:
     return knowledge.to_all(benign.mean(axis=0) - knowledge.honest.dtype.type(z) * benign.std(axis=0))
 
 
-@_registered
+@register
 def ipm(knowledge: Knowledge, *, scale: float = 0.1) -> Floats:
     """Inner product manipulation: X = -scale * (mean of the truthful).
 
@@ -227,7 +228,7 @@ def ipm(knowledge: Knowledge, *, scale: float = 0.1) -> Floats:
     return knowledge.to_all(-knowledge.honest.dtype.type(scale) * knowledge.benign.mean(axis=0))
 
 
-@_registered
+@register
 def mimic(knowledge: Knowledge, *, client: int = 0) -> Floats:
     """All liars copy one truthful client, so that the others count for less: X = G_c.
 
@@ -244,7 +245,7 @@ def mimic(knowledge: Knowledge, *, client: int = 0) -> Floats:
     return knowledge.to_all(benign[client])
 
 
-@_registered
+@register
 def min_max(knowledge: Knowledge) -> Floats:
     """All liars no farther from any truthful client than the two truthful clients farthest from each other.
 
@@ -266,7 +267,7 @@ def min_max(knowledge: Knowledge) -> Floats:
     return knowledge.to_all(centre - centre.dtype.type(roots.min()) * deviation)
 
 
-@_registered
+@register
 def min_sum(knowledge: Knowledge) -> Floats:
     """All liars with a sum of squared distances to the truthful no larger than that of some truthful client.
 
@@ -283,7 +284,7 @@ def min_sum(knowledge: Knowledge) -> Floats:
     return knowledge.to_all(centre - deviation * (farthest / length if length > 0 else 0))
 
 
-@_registered
+@register
 def gaussian(knowledge: Knowledge, *, deviation: float = 200.0) -> Floats:
     """Noise: every coordinate of every liar ~ N(0, deviation^2).
 
@@ -298,7 +299,7 @@ def gaussian(knowledge: Knowledge, *, deviation: float = 200.0) -> Floats:
     return (positive(deviation, "gaussian's deviation") * noise).astype(knowledge.honest.dtype)
 
 
-@_registered
+@register
 def non_finite(knowledge: Knowledge, *, value: float = np.nan) -> Floats:
     """Every coordinate is NaN or infinite: what a crashed client sends, and the cheapest way to crash a server.
 
@@ -312,7 +313,7 @@ def non_finite(knowledge: Knowledge, *, value: float = np.nan) -> Floats:
     return knowledge.to_all(np.full(knowledge.honest.shape[1], value, knowledge.honest.dtype))
 
 
-@_registered
+@register
 def inflated_samples(knowledge: Knowledge, *, factor: float = 1e6) -> Lies:
     """Every liar sends its own gradient with the sign flipped, and claims very many samples.
 
@@ -330,7 +331,7 @@ def inflated_samples(knowledge: Knowledge, *, factor: float = 1e6) -> Lies:
     return Lies(-knowledge.honest[knowledge.byzantine], np.full(knowledge.f, claim))
 
 
-@_registered
+@register
 def duplicates(knowledge: Knowledge, *, scale: float = 1.0) -> Floats:
     """All liars send the same update, that of one of them with the sign flipped: X = -scale * G_b, b the first liar.
 
@@ -346,7 +347,7 @@ def duplicates(knowledge: Knowledge, *, scale: float = 1.0) -> Floats:
     return knowledge.to_all(-knowledge.honest.dtype.type(scale) * rows[0]) if len(rows) else rows
 
 
-@_registered
+@register
 def drift(knowledge: Knowledge, *, length: float = 0.5, seed: int = 0) -> Floats:
     """All liars a little away from the mean of the truthful, in the same direction in every round.
 
@@ -443,7 +444,7 @@ def _seen_from(centre: Floats, direction: Floats, knowledge: Knowledge) -> _Seen
 # Attacks that try their lies on the server's own rule.
 
 
-@_registered
+@register
 @needs_server
 def optimal_alie(knowledge: Knowledge, *, evaluations: int = 30) -> Floats:
     """`alie` with the z that does the most damage to the server's rule: X = mean - z std, on either side of the mean.
@@ -463,7 +464,7 @@ def optimal_alie(knowledge: Knowledge, *, evaluations: int = 30) -> Floats:
     return _along(-benign.std(axis=0), benign.mean(axis=0), knowledge, evaluations, sides=(1, -1))
 
 
-@_registered
+@register
 @needs_server
 def optimal_ipm(knowledge: Knowledge, *, evaluations: int = 20) -> Floats:
     """`ipm` with the scale that does the most damage to the server's rule: X = -scale * (mean of the truthful).
@@ -505,7 +506,7 @@ def _along(direction: Floats, origin: Floats, knowledge: Knowledge, evaluations:
     return knowledge.to_all(row(max(damages, key=damages.__getitem__)))
 
 
-@_registered
+@register
 @needs_server
 def worst_case(knowledge: Knowledge, *, restarts: int = 8, evaluations: int = 160) -> Floats:
     """The lies that do the most damage to the server's rule, as far as a restarted search finds them.
@@ -619,7 +620,7 @@ def _next(factor: float) -> float:
 # Attacks on what liars learn from.
 
 
-@_registered
+@register
 @poisons_data
 def label_flip(shards: Shards, byzantine: Mask) -> Poisoned:
     """Liars learn from wrong targets: the class y becomes C - 1 - y, with C classes; a real target v becomes -v.
@@ -638,7 +639,7 @@ def label_flip(shards: Shards, byzantine: Mask) -> Poisoned:
     return Poisoned(Shards(shards.inputs, targets, shards.offsets))
 
 
-@_registered
+@register
 @poisons_data
 def backdoor(shards: Shards, byzantine: Mask, *, target: int = 0, columns: int = 4, share: float = 0.5) -> Poisoned:
     """Liars teach the model to answer `target` where an input bears a trigger, and to be right elsewhere.

@@ -107,7 +107,11 @@ class Experiment:
         for field in PARTS:
             if getattr(self, field) is not None:
                 vars(self)[field] = str(_checked(field, getattr(self, field)))
-        _check_clients(self)
+        whose = clients_of(self.data)
+        if whose and self.partition != Experiment.partition:
+            raise ValueError(
+                f"{self.data} has clients of its own, {whose}, and {self.partition} would do nothing. Leave the partition out."
+            )
         vars(self)["options"] = _checked_options(self)
 
     @classmethod
@@ -266,15 +270,6 @@ def _check_liars(experiment: Experiment) -> None:
     remedy = f"Let at least one client lie, epsilon = {1 / m:.3g}, or leave the attack away."
     needs = "floor(epsilon * m) >= 1"
     require(liars(epsilon, m) > 0, f"the attack {attack}", needs=needs, remedy=remedy, epsilon=epsilon, m=m)
-
-
-def _check_clients(experiment: Experiment) -> None:
-    whose = clients_of(experiment.data)
-    if whose and experiment.partition != Experiment.partition:
-        raise ValueError(
-            f"{experiment.data} has clients of its own, {whose}, and {experiment.partition} would do nothing. Leave the "
-            "partition out."
-        )
 
 
 def _checked_options(experiment: Experiment) -> tuple[tuple[str, Option], ...]:

@@ -104,10 +104,6 @@ class TrainingSettings:
         remedy = "It is a multiple of the median n_i; leave it out to trust all claims."
         require(capped, "federate", needs="sample_cap >= 1", remedy=remedy, sample_cap=self.sample_cap)
 
-    def evaluates(self, t: int) -> bool:
-        """Whether the model is evaluated after round t."""
-        return t % self.evaluate_every == 0 or t == self.rounds
-
 
 @one_blas_thread  # as in the worker processes of run_all, so that a run has the same bits here and there
 @np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
@@ -166,10 +162,11 @@ def federate(
         if training.momentum:
             _apply_momentum(state, asked, shards.m, sent, training.momentum)
         truth = _truthful_mean(sent, present.counts, lying)
-        result, seconds, vectors = None, 0.0, {"start": state.get("last")}
+        result, seconds, vectors, reachable = None, 0.0, {"start": state.get("last")}, True
         if own is not None:
-            vectors["root"] = answers(task, state["w"], own, training, chance(seed, Purpose.ROOT, t))[0]
-        if _admits_someone(sent, truth, lying) and _within_reach(vectors.get("root")):
+            root = vectors["root"] = answers(task, state["w"], own, training, chance(seed, Purpose.ROOT, t))[0]
+            reachable = bool((np.abs(root) < REACH).all())
+        if reachable and _admits_someone(sent, truth, lying):
             server = partial(_aggregated, training, t, vectors)
             claims = adversary.lie(sent, present.counts, lying, chance(seed, Purpose.ATTACK, t), server)
             begun = time.perf_counter()
@@ -246,7 +243,14 @@ class _Run:
     ) -> None:
         poisoned = adversary.poisoned(shards)
         self.task, self.training, self.on_round, self.shards = task, training, on_round, poisoned.shards
-        self.probe = probed(task, poisoned)
+        self.probe: Samples | None = None  # what the success of a poison is measured on
+        if poisoned.probe is not None:
+            if not isinstance(task, Measurable):
+                raise TypeError(
+                    "this attack's success is measured on the task's samples. Give the task .samples and "
+                    ".measure(w, samples)."
+                )
+            self.probe = poisoned.probe(task.samples)
         self.start = task.initial(chance(training.seed, Purpose.INITIAL))
         facts |= {name: value for name, value in vars(training).items() if name != "rounds"}
         facts |= {"byzantine": adversary.byzantine, "w": self.start}
@@ -261,9 +265,15 @@ class _Run:
         yield from range(len(self.history) + 1, self.training.rounds + 1)
 
     def end(self, row: Round) -> None:
-        """End a round: evaluate, where the settings ask for it, and keep everything."""
-        if self.training.evaluates(row.round):
-            row = replace(row, metrics=evaluated(self.task, self.state["w"], self.probe))
+        """End a round: evaluate, where the settings ask for it, and keep everything.
+
+        The metric "backdoor" is the fraction of the samples of the probe that get the class the liars want.
+        """
+        if row.round % self.training.evaluate_every == 0 or row.round == self.training.rounds:
+            metrics = self.task.evaluate(self.state["w"])
+            if self.probe is not None and isinstance(self.task, Measurable):
+                metrics = {**metrics, "backdoor": self.task.measure(self.state["w"], self.probe)["accuracy"]}
+            row = replace(row, metrics=metrics)
         self.history.append(row)
         self.checkpoint.save(self.state, [vars(one) for one in self.history])
         if self.on_round is not None:
@@ -430,33 +440,9 @@ def _own_samples(shards: Shards, count: int, byzantine: Mask, rng: np.random.Gen
     return Shards(shards.inputs[rows], shards.targets[rows], np.array([0, count], dtype=np.intp))
 
 
-def probed(task: Task, poisoned: Poisoned) -> Samples | None:
-    """The test samples on which the success of a poison is measured; None where there is nothing to measure."""
-    if poisoned.probe is None:
-        return None
-    if not isinstance(task, Measurable):
-        raise TypeError(
-            "this attack's success is measured on the task's samples. Give the task .samples and .measure(w, samples)."
-        )
-    return poisoned.probe(task.samples)
-
-
-def evaluated(task: Task, w: Floats, probe: Samples | None) -> dict[str, float]:
-    """The task's metrics; with a probe also "backdoor", the fraction of its samples that get the class the liars want."""
-    metrics = task.evaluate(w)
-    if probe is None or not isinstance(task, Measurable):
-        return metrics
-    return {**metrics, "backdoor": task.measure(w, probe)["accuracy"]}
-
-
 def _admits_someone(honest: Floats, truth: Floats, lying: Mask) -> bool:
     """Whether the server can admit a truthful client; it cannot once the model has become infinite or NaN."""
     return bool(np.isfinite(truth).all() or lying.all() or np.isfinite(honest[~lying]).all(axis=1).any())
-
-
-def _within_reach(root: Floats | None) -> bool:
-    """Whether aggregate() takes this root; it does not once the model has gone very far away."""
-    return root is None or bool((np.abs(root) < REACH).all())
 
 
 def project(w: Floats, centre: Floats, radius: float) -> Floats:

@@ -127,8 +127,13 @@ def write_report(
     labels = _labels(shown)
     apart = Differences.among(run.experiment for run in everything)
 
-    specs = {label: run.experiment.rule for label, run in reversed(shown)}
-    specs = {labels.get(rule, rule): rule for rule in (run.experiment.rule for run in reversed(everything))} | specs
+    specs: dict[str, str] = {}
+    rules = [run.experiment.rule for run in everything]
+    for label, rule in (
+        *((label, run.experiment.rule) for label, run in shown),
+        *((labels.get(r, r), r) for r in rules),
+    ):
+        specs.setdefault(label, rule)
     styles = rule_styles(specs)
     curves = [replace(chart, styles=styles) for panel in panels if (chart := _chart(panel)).has_numbers]
     radii = [replace(chart, styles=styles) for chart in _radii(everything, labels, apart)]
@@ -294,13 +299,13 @@ def _chart(panel: Panel) -> Chart:
 
 def _radii(results: Iterable[Result], labels: Mapping[str, str], apart: Differences) -> list[Chart]:
     """Radius per round: a chart for each setting, a curve for each rule in it."""
-    found: dict[str, dict[str, list[Result]]] = {}
+    found: dict[tuple[str, object], dict[str, list[Result]]] = {}
     for run in results:
         if any(radius is not None for radius in run.series.get("radius", [])):
             e = run.experiment
             title = f"Radius for f = {dict(e.options)['certify']}: {apart.title(e)}"
-            found.setdefault(title, {}).setdefault(labels.get(e.rule, e.rule), []).append(run)
-    return [replace(_chart(Panel(title, "radius", rules)), gaps=True) for title, rules in found.items()]
+            found.setdefault((title, e.options), {}).setdefault(labels.get(e.rule, e.rule), []).append(run)
+    return [replace(_chart(Panel(title, "radius", rules)), gaps=True) for (title, _), rules in found.items()]
 
 
 def _unproven(results: Iterable[Result], labels: Mapping[str, str], apart: Differences) -> list[str]:

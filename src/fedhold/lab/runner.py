@@ -189,17 +189,15 @@ def _bar(costs: list[float], *, shown: bool) -> Iterator[Callable[[int, float], 
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console, total, now, begun = Console(stderr=True), sum(costs), ProgressLines(), time.monotonic()
-    done, runs, completed = [0.0] * len(costs), 0, 0.0
+    done = np.zeros(len(costs))
     columns = (TextColumn("{task.fields[runs]} of {task.fields[all]} runs"), BarColumn(None), TimeRemainingColumn())
     bar = shown and bool(costs) and console.is_terminal
     with Progress(*columns, console=console, disable=not bar, speed_estimate_period=600, expand=True) as progress:
         shown_task = progress.add_task("", total=total, runs=0, all=len(costs))
 
         def reached(number: int, fraction: float) -> None:
-            nonlocal runs, completed
-            completed += (fraction - done[number]) * costs[number]
-            runs += done[number] < 1.0 <= fraction  # the last round is told before the result
             done[number] = fraction
+            completed, runs = float(done @ costs), int((done == 1.0).sum())
             progress.update(shown_task, completed=completed, runs=runs)
             if shown and not bar and completed:
                 left = (time.monotonic() - begun) * (total / completed - 1)
