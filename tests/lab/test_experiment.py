@@ -349,7 +349,7 @@ def test_a_failure_loses_nobody_elses_work_and_progress_is_told(tmp_path, capsys
     """Where nobody looks at a terminal, as here, by lines on standard error."""
     monkeypatch.setattr("fedhold.lab.runner.ProgressLines", lambda: ProgressLines(every=0))
     store, bad = Store(tmp_path), replace(SMALL, rule="statistics:fmean")  # a function, but no rule
-    with pytest.raises(RuntimeError, match=r"1 experiments failed\. The first, statistics:fmean"):
+    with pytest.raises(RuntimeError, match=r"1 of 2 experiments failed\. The first, statistics:fmean"):
         run_all([bad, SMALL], store, jobs=1)
     assert store.has(SMALL)
     told = capsys.readouterr()

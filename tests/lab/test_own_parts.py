@@ -369,7 +369,7 @@ def test_a_failing_experiment_is_no_infeasible_one(tmp_path):
         for rule in ("mine:fails", "huber")
     ]
     store = Store(tmp_path)
-    with pytest.raises(RuntimeError, match=r"1 experiments failed. The first, mine:fails on synthesized"):
+    with pytest.raises(RuntimeError, match=r"1 of 2 experiments failed. The first, mine:fails on synthesized"):
         run_all(grid, store, jobs=1, progress=False)
     assert not store.has(grid[0])
     assert store.has(grid[1])

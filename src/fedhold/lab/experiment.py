@@ -124,7 +124,9 @@ class Experiment:
         'mine'
         """
         known = {field.name for field in fields(cls)}
-        if record.keys() != known:
+        kinds: dict[str, Any] = dict.fromkeys(("epsilon", "seed", "m", "rounds", "step"), int | float)
+        kinds |= dict.fromkeys(("data", "rule", "partition"), str) | dict.fromkeys(("attack", "model"), str | None)
+        if record.keys() != known or not all(isinstance(record[name], kind) for name, kind in kinds.items()):
             raise ValueError(f"an experiment has the fields {listed(sorted(known))}, met {listed(sorted(record))}.")
         experiment = object.__new__(cls)
         vars(experiment).update(record, options=tuple((str(name), value) for name, value in record["options"]))
@@ -172,7 +174,10 @@ class Experiment:
         return Part.read(getattr(self, field), field)
 
     def given(self, field: str, **parameters: Any) -> Experiment:
-        """The same with these parameters of data, attack, partition or model in place of those it has.
+        """The same experiment with other parameters of a part.
+
+        field       data, attack, partition or model, unless it is None
+        parameters  by name; the part keeps those that it has besides
 
         >>> Experiment("mnist(hidden=64)", "huber", "alie", 0.2, seed=0).given("attack", z=2).attack
         'alie(z=2)'

@@ -127,7 +127,9 @@ def run_all(experiments: Sequence[Experiment], store: Store, *, jobs: int = 2, p
     failures = run_cells(whole, store, jobs=jobs, progress=progress)
     if failures:
         first = next(iter(failures))
-        raise RuntimeError(f"{len(failures)} experiments failed. The first, {first}:\n{failures[first]}")
+        raise RuntimeError(
+            f"{len(failures)} of {len(experiments)} experiments failed. The first, {first}:\n{failures[first]}"
+        )
     return [store.get(experiment) for experiment in experiments]
 
 
@@ -155,31 +157,28 @@ def run_cells(
     failures: dict[Experiment, str] = {}
     missing = [one for one in dict.fromkeys(experiments) if not store.has(one)] if seconds else []
     deadline = time.monotonic() + seconds
-    here = store if cluster is None else None  # A worker of another machine does not see this one's files.
-    running = run_tasks(_work, [(one, here, checkpoints) for one in missing], jobs=jobs, cluster=cluster)
+    kept = checkpoints and cluster is None  # A worker of another machine does not see this one's files.
+    tasks = [(one, store.checkpoint(one) if kept else None) for one in missing]
+    running = run_tasks(_work, tasks, jobs=jobs, cluster=cluster)
     with closing(running) as events, _bar([one.cost for one in missing], shown=progress) as reached:
         for event in events:
             reached(event.task, event.fraction if isinstance(event, News) else 1.0)
-            if isinstance(event, Done) and event.failure is not None:
+            if isinstance(event, News):
+                continue
+            if event.failure is not None:
                 failures[missing[event.task]] = event.failure
-            elif isinstance(event, Done) and event.result is not None:
+            else:
                 store.put(event.result)
-            if isinstance(event, Done) and time.monotonic() > deadline:
+                store.checkpoint(missing[event.task]).unlink(missing_ok=True)
+            if time.monotonic() > deadline:
                 break
     return failures
 
 
-def _work(task: tuple[Experiment, Store | None, bool]) -> Result | None:
-    """Run one experiment in a worker process, and store its result, so that nothing is lost; without a store, return it."""
-    experiment, store, checkpoints = task
-    checkpoint = store.checkpoint(experiment) if store is not None and checkpoints else None
-    result = run(experiment, checkpoint, lambda row: tell(row.round / experiment.rounds))
-    if store is None:
-        return result
-    store.put(result)
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
-    return None
+def _work(task: tuple[Experiment, Path | None]) -> Result:
+    """Run one experiment in a worker process."""
+    experiment, checkpoint = task
+    return run(experiment, checkpoint, lambda row: tell(row.round / experiment.rounds))
 
 
 @contextmanager
