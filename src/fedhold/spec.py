@@ -64,22 +64,19 @@ class Part:
     parameters: Mapping[str, Any]
 
     @classmethod
-    def read(cls, text: str, what: str, *, literal: bool = False) -> Part:
+    def read(cls, text: str, what: str) -> Part:
         """The part that a text is.
 
-        text     a name, module:name, or either of them with parameters in parentheses
-        what     what it stands for, for errors
-        literal  leave what is neither a number, a string nor a list of them as it is written. By default it is read as a
-                 threshold, such as by_samples(0, 20), and anything else is an error
+        text  a name, module:name, or either of them with parameters in parentheses: numbers, strings, lists of them, and
+              thresholds such as by_samples(0, 20)
+        what  what it stands for, for errors
 
         >>> Part.read("dirichlet(alpha=0.1)", "partition")
         Part(name='dirichlet', parameters={'alpha': 0.1})
-        >>> Part.read("huber_attack(threshold=by_samples(0, 20))", "attack", literal=True).parameters
-        {'threshold': 'by_samples(0, 20)'}
         >>> Part.read("parts:votes", "rule").name
         'parts:votes'
         """
-        return _part(_tree(text, what, "a name, or name(parameter=1)"), _literal if literal else _value)
+        return _part(_tree(text, what, "a name, or name(parameter=1)"))
 
     def __str__(self) -> str:
         given = ", ".join(f"{name}={_shown(value)}" for name, value in self.parameters.items())
@@ -202,7 +199,7 @@ def _parts(spec: str) -> tuple[Part, ...]:
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
         nodes.insert(0, tree.right)
         tree = tree.left
-    return tuple(_part(node, _value) for node in (tree, *nodes))
+    return tuple(_part(node) for node in (tree, *nodes))
 
 
 def function_named(name: str, what: str, known: Mapping[str, Function]) -> Function:
@@ -308,8 +305,8 @@ def _hint(text: str) -> str:
     return f" Did you mean {word!r}?" if word not in ("", name) else ""
 
 
-def _part(node: ast.expr, value: Callable[[ast.expr], Any]) -> Part:
-    """The part that a node is; `value` reads its parameters."""
+def _part(node: ast.expr) -> Part:
+    """The part that a node is."""
     module = ""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         module, node = f"{ast.unparse(node.left)}:", node.right
@@ -317,19 +314,11 @@ def _part(node: ast.expr, value: Callable[[ast.expr], Any]) -> Part:
     parameters = {word.arg: word.value for word in words if word.arg is not None}
     named = isinstance(name, ast.Name) or (module and isinstance(name, ast.Attribute))
     if named and len(parameters) == len(words):
-        return Part(module + ast.unparse(name), {key: value(given) for key, given in parameters.items()})
+        return Part(module + ast.unparse(name), {key: _value(given) for key, given in parameters.items()})
     raise ValueError(
         f"cannot read {ast.unparse(node)!r}.{_hint(ast.unparse(node))} Write name(f=10): parameters go by name, each once; "
         "one of your own is module:name."
     )
-
-
-def _literal(node: ast.expr) -> Any:
-    """A literal; anything else as it is written."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
 
 
 def _value(node: ast.expr) -> Any:

@@ -16,7 +16,7 @@ import fedhold
 from fedhold import MIXINGS, RULES, __version__, aggregate
 from fedhold.cli.app import COMMANDS as CALLED
 from fedhold.cli.app import app
-from fedhold.cli.example_round import LIES, TURNS, apply_rules, make_round
+from fedhold.cli.demo import LIES, TURNS, apply_rules, make_round
 from fedhold.cli.parameters import Option
 from fedhold.lab import ATTACKS, DATA, MODELS, PARTITIONS, load
 from fedhold.report import held_down

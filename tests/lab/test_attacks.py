@@ -34,9 +34,9 @@ from fedhold.lab import (
     trimmed_mean_attack,
     worst_case,
 )
-from fedhold.lab.poisons import is_poison
+from fedhold.lab.knowledge import declares, poisons_data
 
-ON_UPDATES = [name for name in ATTACKS if not is_poison(ATTACKS[name])]
+ON_UPDATES = [name for name in ATTACKS if not declares(ATTACKS[name], poisons_data)]
 
 
 def literal_mean(G):

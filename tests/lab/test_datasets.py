@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedhold.lab import DataError, balanced, datasets, synthesized
-from fedhold.lab.datasets import _Collection, _Idx, _load
+from fedhold.lab.datasets import _Collection, _load
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -75,9 +75,7 @@ def mirrors(monkeypatch):
 
 @pytest.fixture
 def tiny(files, mirrors):
-    return _Collection(
-        "tiny", tuple(_Idx(name, md5(one), md5(zipped(one))) for name, one in files.items()), mirrors.urls
-    )
+    return _Collection("tiny", {name: (md5(one), md5(zipped(one))) for name, one in files.items()}, mirrors.urls)
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,7 @@ def test_a_worker_that_dies_is_the_failure_of_what_ran_in_it():
 
 
 def test_workers_that_cannot_even_begin_are_an_error(monkeypatch):
-    monkeypatch.setattr("fedhold.lab.executors._begin", os.abort)
+    monkeypatch.setattr("fedhold.lab.runner._begin", os.abort)
     with pytest.raises(RuntimeError, match="died without a message"):
         list(run_tasks(act, ["a"]))
 

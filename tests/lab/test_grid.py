@@ -64,11 +64,7 @@ def test_the_page_says_what_the_runs_kept_beside_it_say(script):
     runs = script.kept(usual)
     ran = {(run.data, run.partition) for run in runs}
     seeds = tuple(sorted({run.seed for run in runs}))
-    there = tuple(
-        setting
-        for setting in usual.settings
-        if any(run[0] == setting.data.partition("(")[0] and run[1] == setting.partition for run in ran)
-    )
+    there = tuple(setting for setting in usual.settings if (setting.data, setting.partition) in ran)
     table = Standings(replace(usual, settings=there, seeds=seeds), Kept(runs)).table(skewed=False)
     page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8").replace("\\|", "|").replace("**", "")
     remedy = "make it anew: arena_grid.py WHOLE --keep, choose.py"

@@ -10,7 +10,8 @@ from fedhold.lab.outcomes import Differences, more_is_better, rule_labels, worst
 
 
 def experiment(rule="mean", attack="ipm", epsilon=0.2, seed=0, **more):
-    return Experiment("synthesized", rule, attack, epsilon if attack else 0.0, seed, **{"m": 20, "rounds": 3, **more})
+    usual = {"data": "synthesized", "m": 20, "rounds": 3}
+    return Experiment(rule=rule, attack=attack, epsilon=epsilon if attack else 0.0, seed=seed, **{**usual, **more})
 
 
 def result(end, of, metric="rmse"):
@@ -42,7 +43,7 @@ def options(**given):
             ["ipm, epsilon 0.1", "ipm, epsilon 0.2", "no attack"],
         ),
         (
-            [experiment(partition="random_cuts"), experiment(**options(d=5))],
+            [experiment(partition="random_cuts"), experiment(data="synthesized(d=5)")],
             ("data",),
             ["synthesized", "synthesized(d=5)"],
         ),
@@ -56,7 +57,7 @@ def test_titles_name_what_differs(runs, apart, titles):
 
 
 def test_what_is_shared_is_said_once_with_where_it_applies():
-    fast, slow = experiment(step=0.5, **options(d=5)), experiment(step=0.1)
+    fast, slow = experiment(step=0.5, data="synthesized(d=5)"), experiment(step=0.1)
     found = Differences.among([fast, slow, experiment(attack=None, step=0.1)])
     assert found.apart == ("data", "attack")
     assert found.common == (

@@ -58,16 +58,8 @@ def test_the_example_runs():
     experiments = load(EXAMPLE / "grid.toml")
     assert len(experiments) == 6 * 3
     for experiment in experiments[-6::2]:
-        result = run(
-            replace(experiment, rounds=2, options=(("samples", 200), *experiment.loop.items(), *_models(experiment)))
-        )
+        result = run(replace(experiment.given("data", samples=200), rounds=2))
         assert not result.infeasible
         assert np.isfinite(result.series["error"]).all()
-    built_in = replace(
-        experiments[0], data="fashion_mnist", rounds=2, options=(("samples", 200), *_models(experiments[0]))
-    )
+    built_in = replace(experiments[0], data="fashion_mnist(samples=200)", rounds=2, options=())
     assert run(built_in).series["loss"][-1] > 0
-
-
-def _models(experiment):
-    return [(name, value) for name, value in experiment.options if name.startswith(("model_", "attack_", "partition_"))]

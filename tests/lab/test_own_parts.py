@@ -287,10 +287,10 @@ def test_a_result_of_a_rule_that_only_a_script_had_registered_is_read(tmp_path):
     ("change", "message"),
     [
         ({"data": "mine:ring"}, "mine has no 'ring': unknown data 'ring'. Did you mean 'rings'?"),
-        ({"data": "mine:rings(sample=3)"}, "unknown option 'sample'. Did you mean 'samples'?"),
+        ({"data": "mine:rings(sample=3)"}, "mine:rings: unknown parameter 'sample'. Did you mean 'samples'?"),
         (
             {"attack": "mine:reverse(scal=3)"},
-            "mine:reverse has no such parameter. unknown parameter 'scal'. Did you mean 'scale'?",
+            "mine:reverse: unknown parameter 'scal'. Did you mean 'scale'?",
         ),
         ({"partition": "their:stripes"}, "there is no module 'their' to import"),
         ({"model": "mine:networks"}, "unknown model 'networks'. Did you mean 'network'?"),

@@ -1,6 +1,7 @@
 """Poisoned data: what liars learn from, that nothing else changes, and how well a backdoor does."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,11 +23,11 @@ from fedhold.lab import (
     run,
     shard,
 )
-from fedhold.lab.poisons import is_poison
+from fedhold.lab.knowledge import declares, poisons_data
 
 M = 12
 LIARS = np.isin(np.arange(M), [1, 5, 8])
-POISONS = [name for name in ATTACKS if is_poison(ATTACKS[name])]
+POISONS = [name for name in ATTACKS if declares(ATTACKS[name], poisons_data)]
 
 
 def world(seed=0, kind=np.float64, classes=3, m=M, cut=random_cuts):
@@ -112,7 +113,7 @@ def test_poisoned_clients_answer_as_the_others_do():
 
 def test_the_success_of_a_backdoor_is_measured_beside_the_accuracy():
     task, shards = world(cut=balanced)
-    given = {"attack": "backdoor", "attack_parameters": {"columns": 3, "target": 2}, "byzantine": LIARS}
+    given = {"attack": "backdoor(columns=3, target=2)", "byzantine": LIARS}
     triggered = backdoor(shards, LIARS, columns=3, target=2).probe(task.samples)
     success = {}
     for rule in ("mean", "trimmed_mean(f=3)"):
@@ -136,8 +137,6 @@ def test_rsa_learns_from_poisoned_data_too():
 
 
 def test_a_poison_of_your_own(tmp_path):
-    from fedhold.lab import poisons_data
-
     @poisons_data
     def shout(shards, byzantine, *, factor=1.0):
         loud = np.where(np.repeat(byzantine, shards.counts)[:, None], factor, 1.0) * shards.inputs
@@ -146,7 +145,7 @@ def test_a_poison_of_your_own(tmp_path):
     rng = np.random.default_rng(0)
     samples = Samples(rng.standard_normal((60, 4)), rng.standard_normal(60))
     task, shards = LinearRegression(samples), shard(samples, balanced(60, M, rng))
-    given = {"attack": shout, "byzantine": LIARS, "attack_parameters": {"factor": 3.0}, "step": 0.1, "rule": "mean"}
+    given = {"attack": partial(shout, factor=3.0), "byzantine": LIARS, "step": 0.1, "rule": "mean"}
     whole = federate(task, shards, rounds=6, **given)
     federate(task, shards, rounds=3, checkpoint=tmp_path / "run", **given)
     resumed = federate(task, shards, rounds=6, checkpoint=tmp_path / "run", **given)
@@ -166,7 +165,7 @@ def test_a_backdoor_needs_classes_and_a_task_that_can_be_measured():
     class Bare:
         """A task of a user's own, with what the round loop needs and no more."""
 
-        d, initial, gradients, loss, evaluate = task.d, task.initial, task.gradients, task.loss, task.evaluate
+        d, initial, gradients, evaluate = task.d, task.initial, task.gradients, task.evaluate
 
     with pytest.raises(TypeError, match="measure"):
         federate(Bare(), shards, attack="backdoor", byzantine=LIARS, rounds=1, step=0.1)
@@ -180,19 +179,15 @@ def test_a_backdoor_out_of_range_is_refused(given):
 
 
 def test_experiments_poison_data():
-    small = Experiment(
-        "synthesized", "huber", "label_flip", 0.25, 0, m=20, rounds=4, step=0.05, options=(("samples", 200), ("d", 5))
-    )
+    small = Experiment("synthesized(d=5, samples=200)", "huber", "label_flip", 0.25, 0, m=20, rounds=4, step=0.05)
     flipped, honest = run(small), run(replace(small, attack=None, epsilon=0))
     assert flipped.series["rmse"] != honest.series["rmse"]
-    with pytest.raises(ValueError, match="unknown option 'attack_scale'"):
-        replace(small, options=(("attack_scale", 2),))
+    with pytest.raises(TypeError, match="label_flip: unknown parameter 'scale'"):
+        replace(small, attack="label_flip(scale=2)")
 
 
 def test_experiments_give_the_server_samples_of_its_own():
-    small = Experiment(
-        "synthesized", "fl_trust", "sign_flip", 0.6, 0, m=20, rounds=30, step=0.1, options=(("samples", 400), ("d", 5))
-    )
-    rooted = replace(small, options=(*small.options, ("root", 50)))
+    small = Experiment("synthesized(d=5, samples=400)", "fl_trust", "sign_flip", 0.6, 0, m=20, rounds=30, step=0.1)
+    rooted = replace(small, options=(("root", 50),))
     assert rooted.key() != small.key()
     assert run(rooted).series["rmse"][-1] < 1.5 < run(small).series["rmse"][-1]  # Huber, as a root, is captured

@@ -74,7 +74,7 @@ def test_mlp_agrees_with_torch(cut):
         "loss": float(torch.nn.functional.cross_entropy(outputs, targets)),
     }
     assert task.evaluate(w) == pytest.approx(expected, rel=1e-5)
-    assert task.loss(w, data) == pytest.approx(expected["loss"], rel=1e-5)
+    assert task.measure(w, data)["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize("vectorized", [True, False])
@@ -91,7 +91,7 @@ def test_torch_task_agrees_with_mlp(cut, vectorized):
     np.testing.assert_allclose(task.gradients(w, shards), numpy_task.gradients(w, shards), rtol=1e-5, atol=1e-7)
     assert task.vectorized == vectorized
     assert task.evaluate(w) == pytest.approx(numpy_task.evaluate(w), rel=1e-5)
-    assert task.loss(w, data) == pytest.approx(numpy_task.loss(w, data), rel=1e-5)
+    assert task.measure(w, data)["loss"] == pytest.approx(numpy_task.measure(w, data)["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize("cuts", [[30, 60], [7, 9]], ids=["equal", "unequal"])
@@ -144,7 +144,7 @@ def test_torch_task_of_a_regression():
     w, shards = task.initial(np.random.default_rng(0)), shard(data, balanced(30, 3, np.random.default_rng(0)))
     plain = LinearRegression(data)
     np.testing.assert_allclose(task.gradients(w, shards), plain.gradients(w, shards), rtol=1e-10)
-    assert task.evaluate(w) == pytest.approx({"loss": plain.loss(w, data)})
+    assert task.evaluate(w) == pytest.approx({"loss": plain.measure(w, data)["loss"]})
 
 
 def test_torch_task_errors():
@@ -203,7 +203,7 @@ def test_gradient_is_the_slope_of_the_loss(cut):
     whole = shards.counts @ task.gradients(w, shards) / 40  # the n_i-weighted mean is the gradient of the whole
     for j in range(0, task.d, 7):
         step = np.eye(task.d)[j] * 1e-6
-        slope = (task.loss(w + step, data) - task.loss(w - step, data)) / 2e-6
+        slope = (task.measure(w + step, data)["loss"] - task.measure(w - step, data)["loss"]) / 2e-6
         assert whole[j] == pytest.approx(slope, abs=1e-8)
 
 
@@ -277,7 +277,7 @@ def test_pixels_in_bytes_are_their_numbers(sizes, block, monkeypatch):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(task.gradients(w, shards), found)
     assert task.evaluate(w) == pytest.approx(plain.evaluate(w), rel=1e-5)
-    assert task.loss(w, data) == pytest.approx(plain.loss(w, floats), rel=1e-5)
+    assert task.measure(w, data)["loss"] == pytest.approx(plain.measure(w, floats)["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize("vectorized", [True, False])

@@ -79,7 +79,9 @@ def test_in_an_experiment():
     experiment = Experiment("femnist", "median", "sign_flip", 0.25, 0, m=4, rounds=2, model="mlp(hidden=4)")
     assert run(experiment).metric == "accuracy"
     assert "4 clients, by writer, mlp(hidden=4)" in str(experiment)
-    with pytest.raises(ValueError, match=r"clients of its own, by writer, and dirichlet would do nothing\. Leave"):
+    with pytest.raises(
+        ValueError, match=r"clients of its own, by writer, and dirichlet\(alpha=0.1\) would do nothing\. Leave"
+    ):
         Experiment("femnist", "median", None, 0, 0, partition="dirichlet(alpha=0.1)")
 
 

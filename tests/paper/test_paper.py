@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedhold import bounds
-from fedhold.lab import Result
+from fedhold.lab import Experiment, Result
 from fedhold.lab.paper import CLAIMS, FIGURES, METHODS, Measurements, Plan, judge, reproduce, table1, theory
 from fedhold.lab.paper.claims import first_runs
 from fedhold.lab.paper.figures import (
@@ -83,7 +83,7 @@ def test_figure_4_is_unbalanced_and_the_rest_is_not():
 
 
 def test_figure_5_reads_its_number_as_variance():
-    assert {dict(run.options)["variance"] for run in experiments("fig5", PLAN) if run.attack} == {0.2}
+    assert {run.part("data").parameters["variance"] for run in experiments("fig5", PLAN) if run.attack} == {0.2}
 
 
 def test_baselines_know_the_number_of_liars():
@@ -99,11 +99,10 @@ def test_baselines_know_the_number_of_liars():
 def test_all_methods_but_the_automatic_huber_meet_the_same_huber_attack():
     for subfigure in (s for figure in FIGURES.values() for s in figure if s.attack == "huber_attack"):
         for label in ("mean", *BASELINES):
-            assert {dict(run.options)["attack_threshold"] for run in subfigure.curve(label, PLAN)} == {
-                subfigure.threshold
-            }
+            meant = Experiment("mnist", "mean", f"huber_attack(threshold={subfigure.threshold})", 0.2, 0).attack
+            assert {run.attack for run in subfigure.curve(label, PLAN)} == {meant}
         for label in (PAPER_T, AUTOMATIC_T):  # their own: the server's
-            assert not any("attack_threshold" in dict(run.options) for run in subfigure.curve(label, PLAN))
+            assert {run.attack for run in subfigure.curve(label, PLAN)} == {"huber_attack"}
 
 
 @pytest.mark.parametrize("figure", FIGURES)
@@ -119,10 +118,8 @@ def test_curves_of_a_seed_share_all_but_the_rule():
     for subfigure in (s for figure in FIGURES.values() for s in figure):
         for label in METHODS:
             for run in subfigure.curve(label, PLAN):
-                kept = tuple((name, value) for name, value in run.options if name == "variance")
-                plain = replace(run, rule="mean", options=kept)
-                wanted = replace(subfigure.curve("mean", PLAN)[run.seed], options=kept)
-                assert plain == wanted
+                same = {"rule": "mean", "attack": subfigure.attack, "options": ()}
+                assert replace(run, **same) == replace(subfigure.curve("mean", PLAN)[run.seed], **same)
 
 
 def test_quick_is_the_same_with_less():

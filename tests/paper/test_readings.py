@@ -12,6 +12,7 @@ from fedhold.lab.paper.figures import METHODS, SUBFIGURES, attack_free, experime
 from fedhold.lab.paper.readings import FAIR, MAIN
 from fedhold.lab.paper.reproduction import readings_table
 from fedhold.lab.paper.verdicts import Judged, by_reading, by_words, go_on, judged
+from fedhold.spec import Part
 
 PLAN = Plan()
 
@@ -30,6 +31,10 @@ def changed(name):
     return [(one, other) for one, other in pairs if one != other]
 
 
+def parameters(run, part):
+    return {name: str(Part(name, {name: value})) for name, value in run.part(part).parameters.items()}
+
+
 def test_readings_have_names_of_their_own():
     assert len(READINGS) == sum(len(choice.others) for choice in CHOICES)
     assert MAIN.name not in READINGS
@@ -46,20 +51,20 @@ def test_readings_have_names_of_their_own():
             {None, "sign_flip", "krum_attack", "trimmed_mean_attack", "huber_attack"},
             {"step", "rounds"},
         ),
-        ("largest lambda", {"synthesized", "heterogeneous", "mnist"}, {"krum_attack"}, {"attack_search"}),
-        ("HLMA from g_0", {"synthesized", "mnist"}, {"huber_attack"}, {"attack_start"}),
+        ("largest lambda", {"synthesized", "heterogeneous", "mnist"}, {"krum_attack"}, {"attack search"}),
+        ("HLMA from g_0", {"synthesized", "mnist"}, {"huber_attack"}, {"attack start"}),
         (
             "loss without 1/2",
             {"synthesized", "heterogeneous"},
             {None, "sign_flip", "krum_attack", "trimmed_mean_attack", "huber_attack"},
-            {"factor"},
+            {"data factor"},
         ),
-        ("deviation .2", {"heterogeneous"}, {None, "krum_attack", "trimmed_mean_attack"}, {"variance"}),
+        ("deviation .2", {"heterogeneous"}, {None, "krum_attack", "trimmed_mean_attack"}, {"data variance"}),
         (
             "liars know their own",
             {"synthesized", "heterogeneous", "mnist"},
             {"krum_attack", "trimmed_mean_attack", "huber_attack"},
-            {"attack_knows"},
+            {"attack knows"},
         ),
         (
             "told a fifth more",
@@ -77,13 +82,15 @@ def test_readings_have_names_of_their_own():
 )
 def test_a_reading_changes_these_runs_and_this_of_them(name, data, attacks, differs):
     pairs = changed(name)
-    assert {run.data for run, _ in pairs} == data
-    assert {run.attack for run, _ in pairs} == attacks
+    assert {run.part("data").name for run, _ in pairs} == data
+    assert {run.attack and run.part("attack").name for run, _ in pairs} == attacks
     found = set()
     for one, other in pairs:
-        fields = ("data", "rule", "attack", "epsilon", "seed", "m", "partition", "rounds", "step")
+        fields = ("rule", "epsilon", "seed", "m", "partition", "rounds", "step", "options")
         found |= {field for field in fields if getattr(one, field) != getattr(other, field)}
-        found |= {name for name, _ in set(one.options) ^ set(other.options)}
+        for part in ("data", "attack") if one.attack else ("data",):
+            before, after = parameters(one, part), parameters(other, part)
+            found |= {f"{part} {name}" for name in {**before, **after} if before.get(name) != after.get(name)}
     assert found == differs
 
 
@@ -130,7 +137,8 @@ def test_a_claim_that_fails_by_what_is_there_needs_no_runs_of_another_reading():
     def results(progress):
         return lambda run: made(run, progress + 0.001 * run.seed) if run in main else None
 
-    assert {run.attack for run in go_on([claim], results(0.95), plan)} == {"krum_attack", None}
+    attacks = {run.attack for run in go_on([claim], results(0.95), plan)}
+    assert attacks == {"krum_attack(search='largest')", None}
     assert go_on([claim], results(0.5), plan) == []
 
 
@@ -162,7 +170,7 @@ def krum_under_ka(main, largest):
     def results(run):
         if run.seed > 4:
             return None
-        largest_run = dict(run.options).get("attack_search") == "largest"
+        largest_run = run.attack == "krum_attack(search='largest')"
         return made(run, (largest if largest_run else main) + 0.001 * run.seed)
 
     return judged(claim, results, PLAN, [READINGS["largest lambda"], READINGS["until .90"], READINGS["1,000 rounds"]])
@@ -201,7 +209,7 @@ def wobbling(count, wide, middle=0.85):
 def attacks_of_next(claim, results, plan=PLAN):
     """The attacks under which more runs are asked for."""
     more = next_runs(claim, Measurements(results, plan), Measurements(results, PLAN))
-    return {run.attack for run in more if run.attack is not None}
+    return {run.part("attack").name for run in more if run.attack is not None}
 
 
 RELATIVELY_WELL = next(claim for claim in CLAIMS if claim.says.startswith("Krum works relatively well"))

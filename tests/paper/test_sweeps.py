@@ -30,7 +30,7 @@ def made_up(end):
     """Finds a result for every experiment, whose metric ends at a function of the experiment; "" where it is infeasible."""
 
     def find(one):
-        last, metric = end(one), "rmse" if one.data == "synthesized" else "accuracy"
+        last, metric = end(one), "rmse" if one.part("data").name == "synthesized" else "accuracy"
         if last == "":
             return Result(one, {}, [], None, 0.0, {}, infeasible="too many")
         return Result(one, {metric: [9.0, last]}, [], None, 0.0, {})
@@ -49,7 +49,7 @@ def curves(figure):
 @pytest.fixture(scope="module")
 def trained():
     """All runs on synthesized data, really made."""
-    return {one: run(one) for one in sweeps.experiments(TINY) if one.data == "synthesized"}
+    return {one: run(one) for one in sweeps.experiments(TINY) if one.part("data").name == "synthesized"}
 
 
 def test_figures_without_all_their_runs_are_left_out(trained):
@@ -70,7 +70,7 @@ def test_a_curve_is_the_worst_of_the_four_attacks(trained):
 
 
 def test_every_rule_takes_part_and_is_told_the_number_of_liars():
-    rules = {one.rule for one in sweeps.experiments(TINY) if one.epsilon and one.data == "synthesized"}
+    rules = {one.rule for one in sweeps.experiments(TINY) if one.epsilon and one.part("data").name == "synthesized"}
     assert {"krum(f=2)", "multi_krum(f=2)", "spectral_huber", "huber", "fools_gold"} <= rules
     assert not any(rule.startswith(sweeps.LEFT_OUT) for rule in rules)
 
@@ -102,7 +102,7 @@ def test_the_sentences_on_rules_rank_them_and_skip_the_infeasible():
         if one.rule.startswith("krum"):
             return ""
         worse = 0.5 * (one.attack == "trimmed_mean_attack")
-        return (0.3 if one.rule == "median" else 0.6) + worse * (1 if one.data == "synthesized" else -0.2)
+        return (0.3 if one.rule == "median" else 0.6) + worse * (1 if one.part("data").name == "synthesized" else -0.2)
 
     figures = named(sweeps.illustrated(made_up(end), TINY))
     assert figures["sweep-epsilon"].sentence.startswith("Worst case, the best rule first: at epsilon 0.2 median 0.8, ")
@@ -129,7 +129,9 @@ def test_a_run_that_diverged_is_the_worst():
 def test_the_end_is_the_mean_over_the_last_tenth_of_the_rounds():
     def find(one):
         rounds = [0.1] * 27 + [0.6, None, 0.8]
-        return Result(one, {"rmse" if one.data == "synthesized" else "accuracy": rounds}, [], None, 0.0, {})
+        return Result(
+            one, {"rmse" if one.part("data").name == "synthesized" else "accuracy": rounds}, [], None, 0.0, {}
+        )
 
     figures = named(sweeps.illustrated(find, TINY))
     np.testing.assert_allclose(curves(figures["sweep-mnist"])["CWM (median)"], [0.7, 0.7])

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedhold.errors import integer, positive, unknown
+from fedhold.errors import integer, unknown
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.config import importable_beside, read_toml
-from fedhold.lab.experiment import LOOP_OPTIONS, Experiment, Option, liars
-from fedhold.lab.knowledge import reads_server
+from fedhold.lab.experiment import Experiment, Option, liars
+from fedhold.lab.knowledge import declares, needs_server
 from fedhold.lab.results import Store
 from fedhold.lab.runner import run_cells
 from fedhold.spec import FROM_CALL, MIXINGS, RULES, Part, function_named, parse
@@ -39,6 +39,7 @@ QUICK_SEARCHES = {
 }
 MIXED = ("trimmed_mean", "huber")  # rules that are also tried behind a mixing: one by columns, one by distances
 ROOT = 20  # samples of its own that a server has, for the rules that compare clients with what it learns from them
+KEYS = ("rule", "attack", "data", "partition", "rounds", "step", "skewed", "epsilon", "seeds", "m", "options")
 STILL = 1e-300  # a step too short to move a model: what such a run measures is the model before learning
 
 
@@ -101,7 +102,6 @@ class Arena:
     m         the number of clients
     options   of every run, as for Experiment
     left_out  rules that cannot take part, each with the reason
-    by_attack finish an attack on all settings before the next one begins; by default a setting under all attacks
     """
 
     settings: tuple[Setting, ...] = SETTINGS
@@ -112,7 +112,6 @@ class Arena:
     m: int = CLIENTS
     options: tuple[tuple[str, Option], ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
-    by_attack: bool = False
 
     @classmethod
     def registered(cls, *, quick: bool = False) -> Arena:
@@ -126,13 +125,11 @@ class Arena:
         """
         rules, left_out = _rules()
         # Attacks that try their lies on the server's rule take many times as long as others; they come last.
-        usable = [name for name, attack in ATTACKS.items() if not _needed(attack)]
-        attacks = tuple(sorted(usable, key=_searches))
-        if quick:
-            short = tuple(QUICK_SEARCHES.get(name, name) for name in attacks)
-            small = (QUICK_EPSILONS, (0, 1), QUICK_CLIENTS)
-            return cls(QUICK_SETTINGS, rules, short, *small, left_out=left_out, by_attack=True)
-        return cls(SETTINGS, rules, attacks, left_out=left_out)
+        attacks = tuple(sorted((name for name, attack in ATTACKS.items() if not _needed(attack)), key=_searches))
+        if not quick:
+            return cls(SETTINGS, rules, attacks, left_out=left_out)
+        short = tuple(QUICK_SEARCHES.get(name, name) for name in attacks)
+        return cls(QUICK_SETTINGS, rules, short, QUICK_EPSILONS, (0, 1), QUICK_CLIENTS, left_out=left_out)
 
     def meets(self, setting: Setting, attack: str) -> bool:
         """Whether an attack is run on a setting."""
@@ -148,13 +145,9 @@ class Arena:
         >>> Arena.registered().joined({"rule": "screen | mean"}).rules[-1]
         'screen | mean'
         """
-        known = (
-            *("rule", "attack", "data", "partition", "rounds", "step", "skewed"),
-            *("epsilon", "seeds", "m", "options"),
-        )
         for name in parts:
-            if name not in known:
-                raise ValueError(unknown("key", name, known))
+            if name not in KEYS:
+                raise ValueError(unknown("key", name, KEYS))
         seeds = parts.get("seeds", list(self.seeds))
         return replace(
             self,
@@ -169,11 +162,9 @@ class Arena:
 
     def _own_settings(self, parts: Mapping[str, Any]) -> list[Setting]:
         data, partitions = _texts(parts, "data"), _texts(parts, "partition")
-        base = [replace(self.settings[0], data=one, skewed=False) for one in data] or (
-            [*dict.fromkeys(replace(one, partition="balanced", skewed=False) for one in self.settings)]
-            if partitions
-            else []
-        )
+        base = [replace(self.settings[0], data=one, skewed=False) for one in data]
+        if partitions and not data:
+            base = list(dict.fromkeys(replace(one, partition="balanced", skewed=False) for one in self.settings))
         length = {name: parts[name] for name in ("rounds", "step") if name in parts}
         return [
             replace(setting, partition=partition, skewed=bool(parts.get("skewed", False)), **length)
@@ -217,18 +208,16 @@ class Arena:
         return replace(run, rounds=1, step=STILL)
 
     def experiments(self) -> list[Experiment]:
-        """Every run, in the order in which they are to be run."""
-        return [run for seed in self.seeds for run in self._of_seed(seed)]
-
-    def _of_seed(self, seed: int) -> Iterator[Experiment]:
-        groups = [[setting] for setting in self.settings] if not self.by_attack else [list(self.settings)]
-        for settings in groups:
-            for setting in settings:
-                yield self.still(setting, seed)
-                yield from (self.experiment(setting, rule, None, 0.0, seed) for rule in self.rules)
-            for attack, setting, epsilon, rule in product(self.attacks, settings, self.epsilons, self.rules):
+        """Every run, in the order in which they are to be run: an attack on all settings, then the next attack."""
+        runs = []
+        for seed in self.seeds:
+            for setting in self.settings:
+                runs.append(self.still(setting, seed))
+                runs += [self.experiment(setting, rule, None, 0.0, seed) for rule in self.rules]
+            for attack, setting, epsilon, rule in product(self.attacks, self.settings, self.epsilons, self.rules):
                 if self.meets(setting, attack):
-                    yield self.experiment(setting, rule, attack, epsilon, seed)
+                    runs.append(self.experiment(setting, rule, attack, epsilon, seed))
+        return runs
 
 
 def known_to(rule: str) -> str:
@@ -243,7 +232,7 @@ def known_to(rule: str) -> str:
 
 def _takes_root(rule: str) -> bool:
     """Whether a rule compares clients with an update of the server's own."""
-    return "root" in LOOP_OPTIONS and parse(rule.replace("{f}", "0"), {})[-1].takes("root")
+    return parse(rule.replace("{f}", "0"), {})[-1].takes("root")
 
 
 def read_parts(path: Path) -> dict[str, Any]:
@@ -272,11 +261,8 @@ def run_arena(
     seconds   stop after about so long
     progress  show a bar with the time left, or lines where output is a pipe
     """
-    positive(seconds, "seconds", zero=True, infinite=True)
-    missing = [run for run in dict.fromkeys(arena.experiments()) if not store.has(run)]
-    if not missing or seconds == 0:
-        return {}
-    return run_cells(missing, store, jobs=jobs, cluster=cluster, checkpoints=False, seconds=seconds, progress=progress)
+    runs = arena.experiments()
+    return run_cells(runs, store, jobs=jobs, cluster=cluster, checkpoints=False, seconds=seconds, progress=progress)
 
 
 def _rules() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
@@ -286,7 +272,7 @@ def _rules() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     for name, rule in RULES.items():
         needed = _needed(rule)
         if needed <= {"f"}:
-            found[name] = f"{name}(f={{f}})" if "f" in _parameters(rule) else name
+            found[name] = f"{name}(f={{f}})" if "f" in inspect.signature(rule).parameters else name
         else:
             left_out.append((name, f"needs {', '.join(sorted(needed - {'f'}))}"))
     mixings = [f"{name}(f={{f}})" for name, mixing in MIXINGS.items() if _needed(mixing) == {"f"}]
@@ -295,17 +281,13 @@ def _rules() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
 
 def _searches(attack: str) -> bool:
     """Whether an attack tries its lies on the server's rule."""
-    return reads_server(function_named(Part.read(attack, "attack").name, "attack", ATTACKS))
-
-
-def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    return dict(inspect.signature(function).parameters)
+    return declares(function_named(Part.read(attack, "attack").name, "attack", ATTACKS), needs_server)
 
 
 def _needed(function: Callable[..., Any]) -> set[str]:
     """The parameters that must be given by name, apart from those that aggregate() passes."""
-    without = {p.name for p in _parameters(function).values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
-    return without - set(FROM_CALL)
+    there = inspect.signature(function).parameters.values()
+    return {p.name for p in there if p.kind is p.KEYWORD_ONLY and p.default is p.empty} - set(FROM_CALL)
 
 
 def _texts(parts: Mapping[str, Any], name: str) -> list[str]:

@@ -1,30 +1,77 @@
-"""Attacks: what Byzantine clients send, from what the adversary knows in one round.
+"""Attacks: what Byzantine clients send, from what the adversary knows in one round, or what they learn from.
 
 The adversary sees everything the server will see, and what its own clients would honestly have sent; nothing here imports
-an aggregation rule. An attack is a function of a `Knowledge` that returns an (f, d) array with one row per Byzantine
-client, in the order of the mask, possibly a read-only view of one repeated row; or `Lies`, if they lie about their n_i, too.
-It modifies nothing. Without an attack, f = 0. `searches.py` has the attacks that try their lies on the server's rule,
-`poisons.py` those that change what liars learn from; ATTACKS names them all.
+an aggregation rule. There are three kinds, in this order:
+
+- A function of a `Knowledge` returns an (f, d) array with one row per Byzantine client, in the order of the mask, possibly a
+  read-only view of one repeated row; or `Lies`, if they lie about their n_i, too.
+- Under `@needs_server`, it tries its lies on the server's own rule, `knowledge.damage(lies)`, and sends those that do the most
+  damage: the distance between the aggregate and the mean of the truthful clients.
+- Under `@poisons_data`, a function of all clients' shards and of who lies returns new shards, in which the samples of the
+  truthful are as they were. Liars then answer honestly, from samples that lie.
+
+An attack modifies nothing. Without an attack, f = 0. `@register` puts ours into ATTACKS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhold.errors import integer, positive, require, word_among
 from fedhold.kernels import Floats, Matrix, Vector
-from fedhold.lab.knowledge import Attack, Knowledge, Lies, needs_thresholds
-from fedhold.lab.poisons import backdoor, label_flip
-from fedhold.lab.searches import optimal_alie, optimal_ipm, worst_case
+from fedhold.lab.datasets import Samples
+from fedhold.lab.knowledge import Attack, Knowledge, Lies, Mask, Poisoned, needs_server, needs_thresholds, poisons_data
+from fedhold.lab.tasks import Shards
 
 GAP = 1e-3  # krum_attack's "largest" lambda is this close to one that Krum no longer follows, in parts of it
 COLUMNS = 1024  # columns that are read together: those of some hundred clients stay in the cache
+OCTAVES = np.arange(-4, 6)  # the lengths that a search along a line tries first are these powers of 2
+REACH = (0.5, 1.0, 1.4, 2.0, 4.0, 16.0)  # in typical distances of truthful clients: the first lengths of a restart
+NARROW = 0.25  # in typical distances: the spread that is changed where there is none
+FINALISTS = (0.5, 0.25, 0.25)  # the shares of the remaining steps that the most promising restarts get
+TURN = 0.5  # how far a step turns the direction at first
+
+__all__ = [
+    "ATTACKS",
+    "alie",
+    "backdoor",
+    "drift",
+    "duplicates",
+    "gaussian",
+    "huber_attack",
+    "inflated_samples",
+    "ipm",
+    "krum_attack",
+    "label_flip",
+    "mimic",
+    "min_max",
+    "min_sum",
+    "non_finite",
+    "optimal_alie",
+    "optimal_ipm",
+    "sign_flip",
+    "trimmed_mean_attack",
+    "worst_case",
+]
+
+ATTACKS: dict[str, Attack] = {}
+
+Function = TypeVar("Function", bound=Attack)
 
 
+def register(attack: Function) -> Function:
+    """Put an attack into ATTACKS, as a decorator, by the name of its function."""
+    ATTACKS[attack.__name__] = attack
+    return attack
+
+
+@register
 def sign_flip(knowledge: Knowledge) -> Floats:
     """Every liar sends its own gradient with the sign flipped: X_i = -G_i.
 
@@ -36,6 +83,7 @@ def sign_flip(knowledge: Knowledge) -> Floats:
     return -knowledge.honest[knowledge.byzantine]
 
 
+@register
 def krum_attack(
     knowledge: Knowledge,
     *,
@@ -81,6 +129,7 @@ def krum_attack(
     return knowledge.to_all(seen.mean - knowledge.honest.dtype.type(step) * seen.sign)
 
 
+@register
 def trimmed_mean_attack(knowledge: Knowledge, *, knows: Literal["all", "own"] = "all") -> Floats:
     """TMA: every liar sends, coordinate by coordinate, the honest extreme that points against g_0.
 
@@ -105,6 +154,7 @@ def trimmed_mean_attack(knowledge: Knowledge, *, knows: Literal["all", "own"] = 
     return knowledge.to_all(row)
 
 
+@register
 @needs_thresholds
 def huber_attack(
     knowledge: Knowledge, *, start: Literal["own", "mean"] = "own", knows: Literal["all", "own"] = "all"
@@ -140,6 +190,7 @@ def huber_attack(
 # Attacks from elsewhere. These look at what the truthful clients send, as their sources do, not at g_0.
 
 
+@register
 def alie(knowledge: Knowledge, *, z: float | None = None) -> Floats:
     """A little is enough: all liars z standard deviations below the mean, where truthful clients are found too.
 
@@ -163,6 +214,7 @@ def alie(knowledge: Knowledge, *, z: float | None = None) -> Floats:
     return knowledge.to_all(benign.mean(axis=0) - knowledge.honest.dtype.type(z) * benign.std(axis=0))
 
 
+@register
 def ipm(knowledge: Knowledge, *, scale: float = 0.1) -> Floats:
     """Inner product manipulation: X = -scale * (mean of the truthful).
 
@@ -176,6 +228,7 @@ def ipm(knowledge: Knowledge, *, scale: float = 0.1) -> Floats:
     return knowledge.to_all(-knowledge.honest.dtype.type(scale) * knowledge.benign.mean(axis=0))
 
 
+@register
 def mimic(knowledge: Knowledge, *, client: int = 0) -> Floats:
     """All liars copy one truthful client, so that the others count for less: X = G_c.
 
@@ -192,6 +245,7 @@ def mimic(knowledge: Knowledge, *, client: int = 0) -> Floats:
     return knowledge.to_all(benign[client])
 
 
+@register
 def min_max(knowledge: Knowledge) -> Floats:
     """All liars no farther from any truthful client than the two truthful clients farthest from each other.
 
@@ -213,6 +267,7 @@ def min_max(knowledge: Knowledge) -> Floats:
     return knowledge.to_all(centre - centre.dtype.type(roots.min()) * deviation)
 
 
+@register
 def min_sum(knowledge: Knowledge) -> Floats:
     """All liars with a sum of squared distances to the truthful no larger than that of some truthful client.
 
@@ -229,6 +284,7 @@ def min_sum(knowledge: Knowledge) -> Floats:
     return knowledge.to_all(centre - deviation * (farthest / length if length > 0 else 0))
 
 
+@register
 def gaussian(knowledge: Knowledge, *, deviation: float = 200.0) -> Floats:
     """Noise: every coordinate of every liar ~ N(0, deviation^2).
 
@@ -243,6 +299,7 @@ def gaussian(knowledge: Knowledge, *, deviation: float = 200.0) -> Floats:
     return (positive(deviation, "gaussian's deviation") * noise).astype(knowledge.honest.dtype)
 
 
+@register
 def non_finite(knowledge: Knowledge, *, value: float = np.nan) -> Floats:
     """Every coordinate is NaN or infinite: what a crashed client sends, and the cheapest way to crash a server.
 
@@ -256,6 +313,7 @@ def non_finite(knowledge: Knowledge, *, value: float = np.nan) -> Floats:
     return knowledge.to_all(np.full(knowledge.honest.shape[1], value, knowledge.honest.dtype))
 
 
+@register
 def inflated_samples(knowledge: Knowledge, *, factor: float = 1e6) -> Lies:
     """Every liar sends its own gradient with the sign flipped, and claims very many samples.
 
@@ -273,6 +331,7 @@ def inflated_samples(knowledge: Knowledge, *, factor: float = 1e6) -> Lies:
     return Lies(-knowledge.honest[knowledge.byzantine], np.full(knowledge.f, claim))
 
 
+@register
 def duplicates(knowledge: Knowledge, *, scale: float = 1.0) -> Floats:
     """All liars send the same update, that of one of them with the sign flipped: X = -scale * G_b, b the first liar.
 
@@ -288,6 +347,7 @@ def duplicates(knowledge: Knowledge, *, scale: float = 1.0) -> Floats:
     return knowledge.to_all(-knowledge.honest.dtype.type(scale) * rows[0]) if len(rows) else rows
 
 
+@register
 def drift(knowledge: Knowledge, *, length: float = 0.5, seed: int = 0) -> Floats:
     """All liars a little away from the mean of the truthful, in the same direction in every round.
 
@@ -307,18 +367,6 @@ def drift(knowledge: Knowledge, *, length: float = 0.5, seed: int = 0) -> Floats
     away = np.random.default_rng(integer(seed, "drift's seed")).standard_normal(benign.shape[1])
     far = positive(length, "drift's length") * float(np.linalg.norm(benign.std(axis=0)))
     return knowledge.to_all((benign.mean(axis=0) + far / np.linalg.norm(away) * away).astype(benign.dtype))
-
-
-ATTACKS: dict[str, Attack] = {
-    attack.__name__: attack
-    for attack in (
-        *(sign_flip, krum_attack, trimmed_mean_attack, huber_attack),  # the paper's
-        *(alie, ipm, mimic, min_max, min_sum, gaussian, non_finite),
-        *(inflated_samples, duplicates, drift),
-        *(optimal_alie, optimal_ipm, worst_case),  # these try their lies on the server's rule
-        *(label_flip, backdoor),  # these change what the liars learn from, and nothing else
-    )
-}
 
 
 def _column_blocks(d: int) -> list[slice]:
@@ -391,3 +439,261 @@ def _seen_from(centre: Floats, direction: Floats, knowledge: Knowledge) -> _Seen
             break
     squares = gram.diagonal().copy()
     return _Seen(squares, np.maximum(squares[:, None] + squares - 2 * gram, 0), along)
+
+
+# Attacks that try their lies on the server's own rule.
+
+
+@register
+@needs_server
+def optimal_alie(knowledge: Knowledge, *, evaluations: int = 30) -> Floats:
+    """`alie` with the z that does the most damage to the server's rule: X = mean - z std, on either side of the mean.
+
+    evaluations  how many z are tried: plus and minus the powers of 2 from 1/16 to 32, then ever smaller steps around the best
+
+    Needs `knowledge.server`, and evaluations >= 20.  Baruch et al. 2019; the search: Shejwalkar & Houmansadr 2021.
+
+    >>> rng = np.random.default_rng(0)
+    >>> known = Knowledge(rng.normal(1.0, 1.0, (9, 4)), np.arange(9) < 2, rng, server=lambda sent: np.median(sent, axis=0))
+    >>> known.damage(optimal_alie(known)) >= known.damage(known.benign.mean(axis=0) - known.benign.std(axis=0))
+    True
+    """
+    if _is_idle(knowledge):
+        return knowledge.honest[knowledge.byzantine]
+    benign = knowledge.benign
+    return _along(-benign.std(axis=0), benign.mean(axis=0), knowledge, evaluations, sides=(1, -1))
+
+
+@register
+@needs_server
+def optimal_ipm(knowledge: Knowledge, *, evaluations: int = 20) -> Floats:
+    """`ipm` with the scale that does the most damage to the server's rule: X = -scale * (mean of the truthful).
+
+    evaluations  how many scales are tried: the powers of 2 from 1/16 to 32, then ever smaller steps around the best
+
+    Needs `knowledge.server`, and evaluations >= 10.  Xie, Koyejo, Gupta 2020; the search: Shejwalkar & Houmansadr 2021.
+
+    >>> rng = np.random.default_rng(0)
+    >>> known = Knowledge(rng.normal(1.0, 1.0, (9, 4)), np.arange(9) < 2, rng, server=lambda sent: sent.mean(axis=0))
+    >>> known.damage(optimal_ipm(known)) >= known.damage(-32 * known.benign.mean(axis=0))  # the mean follows the farthest lie
+    True
+    """
+    if _is_idle(knowledge):
+        return knowledge.honest[knowledge.byzantine]
+    mean = knowledge.benign.mean(axis=0)
+    return _along(-mean, np.zeros_like(mean), knowledge, evaluations, sides=(1,))
+
+
+def _is_idle(knowledge: Knowledge) -> bool:
+    """Whether there is nothing to search for: nobody lies, or nobody is left to be harmed."""
+    return knowledge.f in (0, knowledge.m)
+
+
+def _along(direction: Floats, origin: Floats, knowledge: Knowledge, evaluations: int, sides: tuple[int, ...]) -> Floats:
+    """The row origin + length * direction for all liars, with the length, of these signs, that does the most damage."""
+    first = np.outer(sides, 2.0**OCTAVES).ravel().tolist()
+    tries = integer(evaluations, "evaluations", at_least=len(first))
+
+    def row(length: float) -> Floats:
+        return origin + direction.dtype.type(length) * direction
+
+    damages = {length: knowledge.damage(row(length)) for length in first}
+    factor = 2.0
+    while len(damages) + 2 <= tries:
+        factor **= 0.5
+        best = max(damages, key=damages.__getitem__)
+        damages |= {length: knowledge.damage(row(length)) for length in (best / factor, best * factor)}
+    return knowledge.to_all(row(max(damages, key=damages.__getitem__)))
+
+
+@register
+@needs_server
+def worst_case(knowledge: Knowledge, *, restarts: int = 8, evaluations: int = 160) -> Floats:
+    """The lies that do the most damage to the server's rule, as far as a restarted search finds them.
+
+    X_i = truth + length u + spread e_i: u is a unit vector that all liars share, and e_i one of each liar's own, either along
+    its honest gradient's deviation from the truth, so that liars differ as truthful clients do, or random. Restarts begin at
+    the directions of `ipm`, of `alie` on both sides, of `krum_attack` and along which the truthful clients vary most, then at
+    random ones. Each tries some lengths, and a spread; the most promising then take steps that change one of length, spread
+    and direction, and keep those that do more damage.
+
+    restarts     how many directions the search begins at
+    evaluations  how many lies are tried in all
+
+    Needs `knowledge.server`, and evaluations >= 8 * restarts. No source: it is ours. It gives a lower bound on the worst case,
+    which more evaluations raise.
+
+    >>> rng = np.random.default_rng(0)
+    >>> known = Knowledge(rng.normal(1.0, 1.0, (9, 4)), np.arange(9) < 2, rng, server=lambda sent: np.median(sent, axis=0))
+    >>> known.damage(worst_case(known)) >= known.damage(optimal_ipm(known))
+    True
+    """
+    restarts = integer(restarts, "restarts", at_least=1)
+    begun = (len(REACH) + 2) * restarts
+    steps = integer(evaluations, "evaluations", at_least=begun) - begun
+    if _is_idle(knowledge):
+        return knowledge.honest[knowledge.byzantine]
+    searches = [_Search(knowledge, direction) for direction in islice(_directions(knowledge), restarts)]
+    searches.sort(key=lambda search: -search.damage)
+    for search, share in zip(searches, FINALISTS, strict=False):
+        search.run(int(share * steps))
+    return max(searches, key=lambda search: search.damage).lies
+
+
+def _directions(knowledge: Knowledge) -> Iterator[Vector]:
+    """Unit vectors to begin at: first those of known attacks, then random ones."""
+    benign, rng = knowledge.benign.astype(np.float64), knowledge.rng
+    around = benign - benign.mean(axis=0)
+    products = around @ around.T
+    if np.isfinite(products).all():  # Otherwise the run has diverged, and there is nothing to gain.
+        widest = np.linalg.eigh(products)[1][:, -1] @ around
+        against: Vector = -np.sign(knowledge.truth)
+        known = (-knowledge.truth, -benign.std(axis=0), benign.std(axis=0), against, widest)
+        yield from (_unit(direction) for direction in known if direction.any())
+    while True:
+        yield _unit(rng.standard_normal((benign.shape[1],)))
+
+
+def _unit(vector: Vector) -> Vector:
+    unit: Vector = vector / np.linalg.norm(vector)
+    return unit
+
+
+def _units(rows: Matrix) -> Matrix:
+    """The rows, each made as long as 1; a row of zeros stays."""
+    sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(sizes > 0, sizes, 1.0)
+
+
+class _Search:
+    """One restart: the worst lies found so far, and how they were made."""
+
+    def __init__(self, knowledge: Knowledge, direction: Vector) -> None:
+        """Every length of REACH is tried without a spread; the best one then with a spread as wide as the truthful clients'."""
+        self.knowledge, self.direction = knowledge, direction
+        own = knowledge.honest[knowledge.byzantine] - knowledge.truth
+        self.typical = float(np.median(np.linalg.norm(knowledge.benign - knowledge.truth, axis=1))) or 1.0
+        self.apart = _units(knowledge.rng.standard_normal(own.shape))
+        self.length, self.spread, self.damage = 0.0, 0.0, -1.0
+        self.lies = knowledge.honest[knowledge.byzantine]
+        for length in REACH:
+            self._is_worse(self.typical * length, 0.0, direction)
+        self._is_worse(self.length, self.typical, direction)
+        at_random, self.apart = self.apart, _units(own)
+        if not self._is_worse(self.length, self.typical, direction):
+            self.apart = at_random
+
+    def _is_worse(self, length: float, spread: float, direction: Vector) -> bool:
+        """Try these lies, and keep them if they do more damage than the worst so far."""
+        lies = (self.knowledge.truth + length * direction + spread * self.apart).astype(self.lies.dtype)
+        damage = self.knowledge.damage(lies)
+        if not damage > self.damage:
+            return False
+        self.length, self.spread, self.direction, self.damage, self.lies = length, spread, direction, damage, lies
+        return True
+
+    def run(self, steps: int) -> None:
+        """Take this many steps, by turns in length, in spread and in direction.
+
+        After a step that fails, the next one goes the other way, then the first way again by less.
+        """
+        lengthen = widen = 2.0
+        turn = TURN
+        for step in range(steps):
+            if step % 3 == 0:
+                worse = self._is_worse(self.length * lengthen, self.spread, self.direction)
+                lengthen = lengthen if worse else _next(lengthen)
+            elif step % 3 == 1:
+                worse = self._is_worse(self.length, (self.spread or NARROW * self.typical) * widen, self.direction)
+                widen = widen if worse else _next(widen)
+            else:
+                aside = _unit(self.knowledge.rng.standard_normal(len(self.direction)))
+                worse = self._is_worse(self.length, self.spread, _unit(self.direction + turn * aside))
+                turn *= 1.5 if worse else 0.8
+
+
+def _next(factor: float) -> float:
+    """The factor to try after this one has failed: its inverse, then a smaller one."""
+    return 1 / factor if factor > 1 else float(factor**-0.5)
+
+
+# Attacks on what liars learn from.
+
+
+@register
+@poisons_data
+def label_flip(shards: Shards, byzantine: Mask) -> Poisoned:
+    """Liars learn from wrong targets: the class y becomes C - 1 - y, with C classes; a real target v becomes -v.
+
+    shards     of all clients
+    byzantine  (m,) true for the liars
+
+    Fang et al. 2020, section 6; Tolpegin et al. 2020.
+
+    >>> shards = Shards(np.zeros((4, 1)), np.array([0, 1, 2, 2]), np.array([0, 2, 4]))
+    >>> label_flip(shards, np.array([True, False])).shards.targets
+    array([2, 1, 2, 2])
+    """
+    mine, targets = _owned_by(shards, byzantine), shards.targets.copy()
+    targets[mine] = _classes(shards) - 1 - targets[mine] if _has_classes(shards) else -targets[mine]
+    return Poisoned(Shards(shards.inputs, targets, shards.offsets))
+
+
+@register
+@poisons_data
+def backdoor(shards: Shards, byzantine: Mask, *, target: int = 0, columns: int = 4, share: float = 0.5) -> Poisoned:
+    """Liars teach the model to answer `target` where an input bears a trigger, and to be right elsewhere.
+
+    In a share of each liar's samples the last `columns` inputs are set to the largest number that any input has, and the class
+    to `target`. The success is the fraction of the test samples of other classes that the model takes for `target` once they
+    bear the trigger; `federate` puts it into the history as the metric "backdoor".
+
+    shards     of all clients
+    byzantine  (m,) true for the liars
+    target     the class that the trigger stands for
+    columns    how many inputs the trigger covers; of an image, pixels at the end of its last row
+    share      of each liar's samples that bear it
+
+    Needs classes, target < C, columns <= p and share <= 1.  BadNets: Gu, Dolan-Gavitt, Garg 2017; in federations: Bagdasaryan
+    et al. 2020, whose liars also make their updates longer.
+
+    >>> shards = Shards(np.arange(12.0).reshape(4, 3), np.array([0, 1, 2, 2]), np.array([0, 2, 4]))
+    >>> poisoned = backdoor(shards, np.array([False, True]), columns=1)
+    >>> poisoned.shards.inputs[2:], poisoned.shards.targets
+    (array([[ 6.,  7., 11.],
+           [ 9., 10., 11.]]), array([0, 1, 0, 2]))
+    """
+    remedy = "Use data with classes, such as mnist."
+    require(_has_classes(shards), "backdoor", needs="classes", remedy=remedy, targets=shards.targets.dtype)
+    C, p = _classes(shards), shards.inputs.shape[1]
+    integer(target, "backdoor's target"), integer(columns, "backdoor's columns", at_least=1)
+    part = positive(share, "backdoor's share")
+    fits = target < C and columns <= p and part <= 1
+    met = {"target": target, "C": C, "columns": columns, "p": p, "share": part}
+    require(fits, "backdoor", needs="target < C, columns <= p and share <= 1", remedy="Lower it.", **met)
+    bright = shards.inputs.max()
+    place = np.arange(len(shards.targets)) - np.repeat(shards.offsets[:-1], shards.counts)
+    mine = _owned_by(shards, byzantine) & (place < np.repeat(np.ceil(part * shards.counts), shards.counts))
+    inputs, targets = shards.inputs.copy(), shards.targets.copy()
+    inputs[mine, p - columns :], targets[mine] = bright, target
+
+    def probe(samples: Samples) -> Samples:
+        others = samples.targets != target
+        marked = samples.inputs[others].copy()
+        marked[:, p - columns :] = bright
+        return Samples(marked, np.full(len(marked), target, samples.targets.dtype))
+
+    return Poisoned(Shards(inputs, targets, shards.offsets), probe)
+
+
+def _owned_by(shards: Shards, clients: Mask) -> NDArray[np.bool_]:
+    """True for the samples of these clients."""
+    return np.repeat(clients, shards.counts)
+
+
+def _has_classes(shards: Shards) -> bool:
+    return shards.targets.dtype.kind in "iu"
+
+
+def _classes(shards: Shards) -> int:
+    return int(shards.targets.max()) + 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhold.errors import integer, listed, require, unknown
-from fedhold.lab.experiment import RUN_OPTIONS, Experiment, liars
+from fedhold.lab.experiment import Experiment, liars
 from fedhold.storage import write_whole
 
 KEYS = ("data", "rule", "attack", "epsilon", "f_told", "seeds", "m", "partition", "model", "rounds", "step", "options")
@@ -114,10 +114,6 @@ def _grid(words: dict[str, Any]) -> Iterator[Experiment]:
     if missing:
         raise ValueError(f"it must say {listed(missing)}.")
     options = words.pop("options")
-    for name in options:
-        if name not in RUN_OPTIONS:
-            part = 'Parameters of data, attack, partition and model go behind their names, as in "mnist(hidden=64)".'
-            raise ValueError(f"{unknown('option', name, RUN_OPTIONS)} {part}")
     for chosen in _combinations(words):
         for chosen_options in _combinations(options):
             yield _experiment(dict(chosen), tuple(chosen_options.items()))

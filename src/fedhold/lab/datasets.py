@@ -20,7 +20,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,20 +200,15 @@ class _ArraysOnly(pickle.Unpickler):
         raise pickle.UnpicklingError(f"its pickle asks for {module}.{name}")
 
 
-class _Idx(NamedTuple):
-    """One file of a collection, with its MD5, and that of the gzipped file that mirrors have."""
-
-    name: str
-    md5: str
-    zipped: str
-
-
 @dataclass(frozen=True)
 class _Collection:
-    """A data set of four files: train images and labels, test images and labels, in this order."""
+    """A data set of four idx files: train images and labels, test images and labels, in this order.
+
+    files  name -> the MD5 of the file, and that of the gzipped file that mirrors have
+    """
 
     folder: str
-    files: tuple[_Idx, _Idx, _Idx, _Idx]
+    files: Mapping[str, tuple[str, str]]
     mirrors: tuple[str, ...]
 
 
@@ -227,19 +222,20 @@ def _load(collection: _Collection) -> Images:
         reasons = {name: _missing(place, collection) if place else "not set" for name, place in places.items()}
         _download(collection, cache, [f"{name}: {reason}" for name, reason in reasons.items()])
         folder = cache
-    images, labels, test_images, test_labels = (_read(_path(folder, idx), idx) for idx in collection.files)
+    arrays = (_read(_path(folder, name), *sums) for name, sums in collection.files.items())
+    images, labels, test_images, test_labels = arrays
     return Images(collection.folder, _samples(images, labels), _samples(test_images, test_labels))
 
 
-def _path(folder: Path, idx: _Idx) -> Path:
+def _path(folder: Path, name: str) -> Path:
     """The file, gzipped or not; the name of the gzipped one where there is neither."""
-    zipped, plain = folder / f"{idx.name}.gz", folder / idx.name
+    zipped, plain = folder / f"{name}.gz", folder / name
     return plain if plain.is_file() and not zipped.is_file() else zipped
 
 
 def _missing(folder: Path, collection: _Collection) -> str:
     """Which file a folder lacks; "" where it has all."""
-    paths = (_path(folder, idx) for idx in collection.files)
+    paths = (_path(folder, name) for name in collection.files)
     return next((f"no {path.name} in {folder}" for path in paths if not path.is_file()), "")
 
 
@@ -252,14 +248,14 @@ def _download(collection: _Collection, cache: Path, tried: list[str]) -> None:
     else:
         for url in collection.mirrors:
             try:
-                for idx in collection.files:
-                    name, fetch = f"{idx.name}.gz", pooch.HTTPDownloader(timeout=TIMEOUT)
-                    pooch.retrieve(f"{url}{name}", f"md5:{idx.zipped}", name, cache, downloader=fetch)
+                for name, (_, md5) in collection.files.items():
+                    fetch = pooch.HTTPDownloader(timeout=TIMEOUT)
+                    pooch.retrieve(f"{url}{name}.gz", f"md5:{md5}", f"{name}.gz", cache, downloader=fetch)
             except (OSError, ValueError) as reason:  # no answer, or no place for it; another checksum
                 tried.append(f"{url}: {reason}")
             else:
                 return
-    wanted = ", ".join(f"{idx.name}.gz" for idx in collection.files)
+    wanted = ", ".join(f"{name}.gz" for name in collection.files)
     raise DataError(
         f"{collection.folder} was found nowhere. Tried, in this order:\n  " + "\n  ".join(tried) + "\n"
         f"Put {wanted} into a folder named {collection.folder} and set the environment variable FEDHOLD_DATA to the "
@@ -267,10 +263,10 @@ def _download(collection: _Collection, cache: Path, tried: list[str]) -> None:
     )
 
 
-def _read(path: Path, idx: _Idx) -> NDArray[np.uint8]:
+def _read(path: Path, md5: str, md5_zipped: str) -> NDArray[np.uint8]:
     """The array in a file: two zeros, 8 for bytes, the number of axes, their lengths as big-endian integers, then the bytes."""
     zipped = path.suffix == ".gz"
-    data = read_original(path, idx.zipped if zipped else idx.md5)
+    data = read_original(path, md5_zipped if zipped else md5)
     data = gzip.decompress(data) if zipped else data
     axes = data[3]
     shape = struct.unpack_from(f">{axes}I", data, 4)
@@ -287,22 +283,22 @@ TIMEOUT = 20.0  # seconds without an answer after which the next mirror is asked
 LARGEST_FILE = 2**26  # bytes; the largest original has 47 million
 MNIST = _Collection(
     "mnist",
-    (
-        _Idx("train-images-idx3-ubyte", "6bbc9ace898e44ae57da46a324031adb", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-        _Idx("train-labels-idx1-ubyte", "a25bea736e30d166cdddb491f175f624", "d53e105ee54ea40749a09fcbcd1e9432"),
-        _Idx("t10k-images-idx3-ubyte", "2646ac647ad5339dbf082846283269ea", "9fb629c4189551a2d022fa330f9573f3"),
-        _Idx("t10k-labels-idx1-ubyte", "27ae3e4e09519cfbb04c329615203637", "ec29112dd5afa0611ce80d1b7f02629c"),
-    ),
+    {
+        "train-images-idx3-ubyte": ("6bbc9ace898e44ae57da46a324031adb", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        "train-labels-idx1-ubyte": ("a25bea736e30d166cdddb491f175f624", "d53e105ee54ea40749a09fcbcd1e9432"),
+        "t10k-images-idx3-ubyte": ("2646ac647ad5339dbf082846283269ea", "9fb629c4189551a2d022fa330f9573f3"),
+        "t10k-labels-idx1-ubyte": ("27ae3e4e09519cfbb04c329615203637", "ec29112dd5afa0611ce80d1b7f02629c"),
+    },
     ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
 )
 FASHION_MNIST = _Collection(
     "fashion-mnist",
-    (
-        _Idx("train-images-idx3-ubyte", "f4a8712d7a061bf5bd6d2ca38dc4d50a", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-        _Idx("train-labels-idx1-ubyte", "9018921c3c673c538a1fc5bad174d6f9", "25c81989df183df01b3e8a0aad5dffbe"),
-        _Idx("t10k-images-idx3-ubyte", "8181f5470baa50b63fa0f6fddb340f0a", "bef4ecab320f06d8554ea6380940ec79"),
-        _Idx("t10k-labels-idx1-ubyte", "15d484375f8d13e6eb1aabb0c3f46965", "bb300cfdad3c16e7a12a480ee83cd310"),
-    ),
+    {
+        "train-images-idx3-ubyte": ("f4a8712d7a061bf5bd6d2ca38dc4d50a", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        "train-labels-idx1-ubyte": ("9018921c3c673c538a1fc5bad174d6f9", "25c81989df183df01b3e8a0aad5dffbe"),
+        "t10k-images-idx3-ubyte": ("8181f5470baa50b63fa0f6fddb340f0a", "bef4ecab320f06d8554ea6380940ec79"),
+        "t10k-labels-idx1-ubyte": ("15d484375f8d13e6eb1aabb0c3f46965", "bb300cfdad3c16e7a12a480ee83cd310"),
+    },
     (
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",

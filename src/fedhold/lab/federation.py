@@ -1,14 +1,14 @@
-"""Algorithm 1 of the paper: broadcast the model, collect the clients' answers, let some lie, aggregate, step.
+"""Algorithm 1 of the paper: broadcast the model, collect the clients' answers, let some lie, aggregate, step; and RSA.
 
-`TrainingSettings` says how, and `federate` is the loop; its steps follow in the order in which it takes them. A run can be
-resumed after every round.
+`TrainingSettings` says how, and `federate` is the loop; its steps follow in the order in which it takes them. `rsa` learns by
+consensus in place of aggregation. A run of either can be resumed after every round.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.aggregation import aggregate
-from fedhold.errors import integer, positive, require
+from fedhold.errors import integer, positive, require, unknown, word_among
 from fedhold.kernels import Floats, Vector, one_blas_thread
 from fedhold.lab.attacks import ATTACKS
 from fedhold.lab.datasets import Samples
-from fedhold.lab.knowledge import Attack, Knowledge, Lies, Mask, Server, check_mask, reads_server, reads_thresholds
-from fedhold.lab.poisons import Poisoned, is_poison
+from fedhold.lab.knowledge import (
+    Attack,
+    Knowledge,
+    Lies,
+    Mask,
+    Poisoned,
+    check_mask,
+    declares,
+    needs_server,
+    needs_thresholds,
+    poisons_data,
+)
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.tasks import Measurable, Shards, Task
 from fedhold.result import Aggregation
-from fedhold.spec import Part, function_named, parse
+from fedhold.spec import Part, Stage, function_named, parse
 from fedhold.storage import Checkpoint, fingerprint
 from fedhold.thresholds import Threshold, follows_distances, threshold_function
 
 REACH = 1e100  # A root with larger numbers is refused by aggregate().
+RSA_OPTIONS = ("batch", "evaluate_every")  # the options of federate() that rsa() has too
 
 Counts = NDArray[np.intp]
 Claims = NDArray[np.intp] | NDArray[np.float64]
@@ -40,7 +51,8 @@ Claims = NDArray[np.intp] | NDArray[np.float64]
 class TrainingSettings:
     """How a federation is trained; checked here, once.
 
-    rule, parameters   as for aggregate(); f is not changed in rounds where only some clients are asked
+    rule               a name, a spec or a function, as for aggregate(), or stages that were parsed before; f is not changed in
+                       rounds where only some clients are asked
     rounds, step       how many steps of gradient descent, and their length
     seed               of all randomness: generators are default_rng([seed, purpose, round])
     radius, centre     the ball that the model is projected onto; by default all space, and w_0
@@ -62,8 +74,7 @@ class TrainingSettings:
     fedhold.errors.InfeasibleError: federate needs 0 <= momentum < 1; met momentum = 1.5. Usual is 0.9.
     """
 
-    rule: str | Callable[..., Any] = "huber"
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    rule: str | Callable[..., Any] | tuple[Stage, ...] = "huber"
     rounds: int
     step: float
     seed: int = 0
@@ -93,15 +104,6 @@ class TrainingSettings:
         remedy = "It is a multiple of the median n_i; leave it out to trust all claims."
         require(capped, "federate", needs="sample_cap >= 1", remedy=remedy, sample_cap=self.sample_cap)
 
-    def evaluates(self, t: int) -> bool:
-        """Whether the model is evaluated after round t."""
-        return t % self.evaluate_every == 0 or t == self.rounds
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What must be the same when a run goes on from a checkpoint: all but the number of rounds."""
-        return {name: value for name, value in vars(self).items() if name != "rounds"}
-
 
 @one_blas_thread  # as in the worker processes of run_all, so that a run has the same bits here and there
 @np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
@@ -110,7 +112,6 @@ def federate(
     shards: Shards,
     *,
     attack: str | Attack | None = None,
-    attack_parameters: Mapping[str, Any] | None = None,
     byzantine: Mask | None = None,
     checkpoint: Path | None = None,
     on_round: Callable[[Round], None] | None = None,
@@ -120,16 +121,16 @@ def federate(
 
     w <- Proj(w - step * g),  g the aggregate of the clients' answers,  Proj onto the ball of `radius` around `centre`.
 
-    task               the model and its loss
-    shards             every client's samples
-    attack             a key of ATTACKS, "alie(z=1.5)", module:name or such a function, for the clients marked in `byzantine`.
-                       A poison (label_flip, backdoor) changes their samples, and they then answer as the others do
-    attack_parameters  the attack's own and, for an attack that needs thresholds, `threshold`: the T the liars assume. By
-                       default it is the rule's own, or the automatic one where the rule has none
-    byzantine          (m,) true for the clients that lie; by default none
-    checkpoint         a file, written after every round and read at the start: a run that was killed ends with the same bits
-    on_round           called with every row of the history
-    settings           those of TrainingSettings: rule, rounds, step, seed, batch, ...
+    task        the model and its loss
+    shards      every client's samples
+    attack      a key of ATTACKS with its parameters, "alie(z=1.5)", module:name or such a function, for the clients marked in
+                `byzantine`. A poison (label_flip, backdoor) changes their samples, and they then answer as the others do. An
+                attack that needs thresholds takes `threshold`, too, the T that the liars assume: "huber_attack(threshold=1)".
+                By default it is the rule's own, or the automatic one where the rule has none
+    byzantine   (m,) true for the clients that lie; by default none
+    checkpoint  a file, written after every round and read at the start: a run that was killed ends with the same bits
+    on_round    called with every row of the history
+    settings    those of TrainingSettings: rule, rounds, step, seed, batch, ...
 
     A server that can admit no client, or whose step would overflow, keeps its model. While it runs, BLAS uses one thread.
 
@@ -142,44 +143,30 @@ def federate(
     1.0
     """
     training = TrainingSettings(**settings)
-    rule, seed = parse(training.rule, dict(training.parameters))[-1], training.seed
-    adversary = Adversary.of(
-        *(attack, byzantine, shards.m),
-        parameters=attack_parameters,
-        threshold=rule.parameters.get("threshold"),
-        sample_cap=training.sample_cap,
-    )
+    rule, seed = parse(training.rule, {})[-1], training.seed
+    assumed = rule.parameters.get("threshold", "automatic")
+    adversary = Adversary.of(attack, byzantine, shards.m, threshold=assumed, sample_cap=training.sample_cap)
     possible = training.root is None or rule.takes("root")
     require(possible, rule.name, needs="no root", remedy="Leave it out.", root=training.root)
     rng = chance(seed, Purpose.ROOT)
     own = None if training.root is None else _own_samples(shards, training.root, adversary.byzantine, rng)
-    poisoned = adversary.poisoned(shards)
-    shards, probe = poisoned.shards, probed(task, poisoned)
-    w = task.initial(chance(seed, Purpose.INITIAL))
-    centre = w if training.centre is None else training.centre
-    facts = training.facts | {
-        "attack": attack,
-        "attack_parameters": attack_parameters,
-        "byzantine": adversary.byzantine,
-    }
-    start = {"w": w, "offsets": shards.offsets, "targets": shards.targets}
-    run = Checkpoint(checkpoint, fingerprint(**facts, **start))
-    state: dict[str, NDArray[Any]] = {"w": w, "weights": np.empty((0, shards.m), np.float32)}
-    history: list[Round] = []
-    if (saved := run.load(training.rounds)) is not None:
-        state, history = saved[0], [Round(**row) for row in saved[1]]
+    run = _Run(task, shards, training, adversary, checkpoint, on_round, attack=attack)
+    shards, state = run.shards, run.state
+    centre = run.start if training.centre is None else training.centre
+    state.setdefault("weights", np.empty((0, shards.m), np.float32))
     sent: Floats | None = None
-    for t in range(len(history) + 1, training.rounds + 1):
+    for t in run.rounds():
         asked = asked_clients(shards.m, training.participation, chance(seed, Purpose.PARTICIPATION, t))
         present, lying = shards.subset(asked), adversary.byzantine[asked]
         sent = answers(task, state["w"], present, training, chance(seed, Purpose.BATCH, t), sent)
         if training.momentum:
             _apply_momentum(state, asked, shards.m, sent, training.momentum)
         truth = _truthful_mean(sent, present.counts, lying)
-        result, seconds, vectors = None, 0.0, {"start": state.get("last")}
+        result, seconds, vectors, reachable = None, 0.0, {"start": state.get("last")}, True
         if own is not None:
-            vectors["root"] = answers(task, state["w"], own, training, chance(seed, Purpose.ROOT, t))[0]
-        if _admits_someone(sent, truth, lying) and _within_reach(vectors.get("root")):
+            root = vectors["root"] = answers(task, state["w"], own, training, chance(seed, Purpose.ROOT, t))[0]
+            reachable = bool((np.abs(root) < REACH).all())
+        if reachable and _admits_someone(sent, truth, lying):
             server = partial(_aggregated, training, t, vectors)
             claims = adversary.lie(sent, present.counts, lying, chance(seed, Purpose.ATTACK, t), server)
             begun = time.perf_counter()
@@ -189,14 +176,10 @@ def federate(
                 state["last"] = result.value
             moved = project(state["w"] - training.step * result.value, centre, training.radius)
             state["w"] = moved if np.isfinite(moved).all() else state["w"]
-        metrics = evaluated(task, state["w"], probe) if training.evaluates(t) else {}
-        history.append(_row(t, metrics, result, truth, lying, training.certify, seconds))
         _keep_weights(state, result, asked, shards.m)
-        run.save(state, [vars(row) for row in history])
-        if on_round is not None:
-            on_round(history[-1])
+        run.end(_row(t, result, truth, lying, training.certify, seconds))
     weights = None if np.isnan(state["weights"]).all() else state["weights"]
-    return Federated(state["w"], tuple(history), weights, adversary.byzantine)
+    return Federated(state["w"], tuple(run.history), weights, adversary.byzantine)
 
 
 @dataclass(frozen=True)
@@ -238,6 +221,63 @@ class Federated:
     history: tuple[Round, ...]
     weights: NDArray[np.float32] | None
     byzantine: Mask
+
+
+class _Run:
+    """What federate() and rsa() share: poisoned shards, the state, which a checkpoint keeps, and the history.
+
+    state    arrays by name; "w" is the model
+    history  one row per round so far
+    start    the model that learning starts from
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        shards: Shards,
+        training: TrainingSettings,
+        adversary: Adversary,
+        checkpoint: Path | None,
+        on_round: Callable[[Round], None] | None,
+        **facts: Any,
+    ) -> None:
+        poisoned = adversary.poisoned(shards)
+        self.task, self.training, self.on_round, self.shards = task, training, on_round, poisoned.shards
+        self.probe: Samples | None = None  # what the success of a poison is measured on
+        if poisoned.probe is not None:
+            if not isinstance(task, Measurable):
+                raise TypeError(
+                    "this attack's success is measured on the task's samples. Give the task .samples and "
+                    ".measure(w, samples)."
+                )
+            self.probe = poisoned.probe(task.samples)
+        self.start = task.initial(chance(training.seed, Purpose.INITIAL))
+        facts |= {name: value for name, value in vars(training).items() if name != "rounds"}
+        facts |= {"byzantine": adversary.byzantine, "w": self.start}
+        facts |= {"offsets": self.shards.offsets, "targets": self.shards.targets}
+        self.checkpoint = Checkpoint(checkpoint, fingerprint(**facts))
+        saved = self.checkpoint.load(training.rounds)
+        self.state: dict[str, NDArray[Any]] = {"w": self.start} if saved is None else saved[0]
+        self.history = [] if saved is None else [Round(**row) for row in saved[1]]
+
+    def rounds(self) -> Iterator[int]:
+        """The numbers of the rounds that are left."""
+        yield from range(len(self.history) + 1, self.training.rounds + 1)
+
+    def end(self, row: Round) -> None:
+        """End a round: evaluate, where the settings ask for it, and keep everything.
+
+        The metric "backdoor" is the fraction of the samples of the probe that get the class the liars want.
+        """
+        if row.round % self.training.evaluate_every == 0 or row.round == self.training.rounds:
+            metrics = self.task.evaluate(self.state["w"])
+            if self.probe is not None and isinstance(self.task, Measurable):
+                metrics = {**metrics, "backdoor": self.task.measure(self.state["w"], self.probe)["accuracy"]}
+            row = replace(row, metrics=metrics)
+        self.history.append(row)
+        self.checkpoint.save(self.state, [vars(one) for one in self.history])
+        if self.on_round is not None:
+            self.on_round(row)
 
 
 # What clients send
@@ -293,9 +333,8 @@ class Adversary:
     """The clients that lie, and how they do it.
 
     byzantine   (m,) true for the clients that lie
-    attack      the function that makes their lies; None where no client lies
+    attack      makes their lies, or poisons their samples; None where no client lies
     parameters  of the attack
-    poison      the function that poisons their samples; None where none does
     threshold   the server's T_i as the adversary assumes them; None where the attack needs none
     sample_cap  the server's cap on the n_i, which enters the T_i
     """
@@ -303,7 +342,6 @@ class Adversary:
     byzantine: Mask
     attack: Attack | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    poison: Callable[..., Poisoned] | None = None
     threshold: Threshold | None = None
     sample_cap: float | None = None
 
@@ -314,36 +352,33 @@ class Adversary:
         byzantine: Mask | None,
         m: int,
         *,
-        parameters: Mapping[str, Any] | None = None,
-        threshold: Any = None,
+        threshold: Any = "automatic",
         sample_cap: float | None = None,
     ) -> Adversary:
-        """From the arguments of federate(); `threshold` is the parameter of the server's rule, None where it has none."""
+        """From the arguments of federate(); `threshold` is the parameter of the server's rule."""
         mask = np.zeros(m, dtype=bool) if byzantine is None else np.asarray(byzantine)
         check_mask(mask, m)
         if attack is None:
             remedy = "Pass attack='sign_flip', say, or omit byzantine."
             require(not mask.any(), "byzantine", needs="an attack", remedy=remedy, liars=int(mask.sum()))
             return cls(mask)
-        if byzantine is None:
-            remedy = "Say who lies: byzantine=np.arange(m) < 4, say, or omit the attack."
-            require(False, "attack", needs="byzantine, the clients that lie", remedy=remedy, attack=attack)
-        own = dict(parameters or {})
+        remedy = "Say who lies: byzantine=np.arange(m) < 4, say, or omit the attack."
+        needs = "byzantine, the clients that lie"
+        require(byzantine is not None, "attack", needs=needs, remedy=remedy, attack=attack)
+        own: dict[str, Any] = {}
         if isinstance(attack, str):
             part = Part.read(attack, "attack")
-            function, own = function_named(part.name, "attack", ATTACKS), {**part.parameters, **own}
-        else:
-            function = attack
-        if is_poison(function):
-            return cls(mask, parameters=own, poison=function)
-        if not reads_thresholds(function):
-            return cls(mask, function, own)
-        assumed = own.pop("threshold", "automatic" if threshold is None else threshold)
-        return cls(mask, function, own, None, threshold_function(assumed), sample_cap)
+            attack, own = function_named(part.name, "attack", ATTACKS), dict(part.parameters)
+        if not declares(attack, needs_thresholds):
+            return cls(mask, attack, own)
+        return cls(mask, attack, own, threshold_function(own.pop("threshold", threshold)), sample_cap)
 
     def poisoned(self, shards: Shards) -> Poisoned:
         """What the clients learn from, once the liars have poisoned their own samples."""
-        return Poisoned(shards) if self.poison is None else self.poison(shards, self.byzantine, **self.parameters)
+        if self.attack is None or not declares(self.attack, poisons_data):
+            return Poisoned(shards)
+        poisoned: Poisoned = self.attack(shards, self.byzantine, **self.parameters)
+        return poisoned
 
     def lie(
         self,
@@ -361,28 +396,20 @@ class Adversary:
         rng      of the attack
         served   what the server would make of updates and claims, for an attack that tries its lies on it
         """
-        if self.attack is None or not lying.any():
+        if self.attack is None or declares(self.attack, poisons_data) or not lying.any():
             return samples
         thresholds = None if self.threshold is None else self._thresholds(self.threshold, honest, samples)
-        server: Server | None = None
-        if served is not None and reads_server(self.attack):
-            server = lambda sent: served(sent, samples).value  # noqa: E731
+        server = (lambda sent: served(sent, samples).value) if served and declares(self.attack, needs_server) else None
         told = self.attack(Knowledge(honest, lying, rng, thresholds, samples, server), **self.parameters)
-        lies, claims = (told.updates, told.samples) if isinstance(told, Lies) else (told, samples[lying])
-        wanted = (int(lying.sum()), honest.shape[1])
+        lies = told.updates if isinstance(told, Lies) else told
+        shape, wanted = np.shape(lies), (int(lying.sum()), honest.shape[1])
         remedy = "One row per liar: np.broadcast_to(row, (knowledge.f, row.size))."
-        require(
-            np.shape(lies) == wanted,
-            "an attack",
-            needs=f"to return shape {wanted}",
-            remedy=remedy,
-            shape=np.shape(lies),
-        )
+        require(shape == wanted, "an attack", needs=f"to return shape {wanted}", remedy=remedy, shape=shape)
         honest[lying] = lies
         if not isinstance(told, Lies):
             return samples
         claimed = samples.astype(np.float64)
-        claimed[lying] = claims
+        claimed[lying] = told.samples
         return claimed
 
     def _thresholds(self, threshold: Threshold, honest: Floats, samples: Counts) -> Vector:
@@ -401,9 +428,7 @@ def _aggregated(
 ) -> Aggregation:
     """What the server makes of updates and claims in round t; `vectors` are the model to start from, and its own update."""
     rng, sample_cap = chance(settings.seed, Purpose.RULE, t), settings.sample_cap
-    return aggregate(
-        sent, settings.rule, samples=claims, rng=rng, sample_cap=sample_cap, **vectors, **settings.parameters
-    )
+    return aggregate(sent, settings.rule, samples=claims, rng=rng, sample_cap=sample_cap, **vectors)
 
 
 def _own_samples(shards: Shards, count: int, byzantine: Mask, rng: np.random.Generator) -> Shards:
@@ -415,33 +440,9 @@ def _own_samples(shards: Shards, count: int, byzantine: Mask, rng: np.random.Gen
     return Shards(shards.inputs[rows], shards.targets[rows], np.array([0, count], dtype=np.intp))
 
 
-def probed(task: Task, poisoned: Poisoned) -> Samples | None:
-    """The test samples on which the success of a poison is measured; None where there is nothing to measure."""
-    if poisoned.probe is None:
-        return None
-    if not isinstance(task, Measurable):
-        raise TypeError(
-            "this attack's success is measured on the task's samples. Give the task .samples and .measure(w, samples)."
-        )
-    return poisoned.probe(task.samples)
-
-
-def evaluated(task: Task, w: Floats, probe: Samples | None) -> dict[str, float]:
-    """The task's metrics; with a probe also "backdoor", the fraction of its samples that get the class the liars want."""
-    metrics = task.evaluate(w)
-    if probe is None or not isinstance(task, Measurable):
-        return metrics
-    return {**metrics, "backdoor": task.measure(w, probe)["accuracy"]}
-
-
 def _admits_someone(honest: Floats, truth: Floats, lying: Mask) -> bool:
     """Whether the server can admit a truthful client; it cannot once the model has become infinite or NaN."""
     return bool(np.isfinite(truth).all() or lying.all() or np.isfinite(honest[~lying]).all(axis=1).any())
-
-
-def _within_reach(root: Floats | None) -> bool:
-    """Whether aggregate() takes this root; it does not once the model has gone very far away."""
-    return root is None or bool((np.abs(root) < REACH).all())
 
 
 def project(w: Floats, centre: Floats, radius: float) -> Floats:
@@ -453,22 +454,14 @@ def project(w: Floats, centre: Floats, radius: float) -> Floats:
     return w if distance <= radius else centre + away * (radius / distance)
 
 
-def _row(
-    t: int,
-    metrics: dict[str, float],
-    result: Aggregation | None,
-    truth: Floats,
-    lying: Mask,
-    certify: int | None,
-    seconds: float,
-) -> Round:
+def _row(t: int, result: Aggregation | None, truth: Floats, lying: Mask, certify: int | None, seconds: float) -> Round:
     if result is None:
-        return Round(t, metrics, float("nan"), 0.0, 1.0, None, None, seconds)
+        return Round(t, {}, float("nan"), 0.0, 1.0, None, None, seconds)
     clients = result.clients
     proof = None if certify is None else result.certificate
     return Round(
         round=t,
-        metrics=metrics,
+        metrics={},
         error=float(np.linalg.norm(result.value - truth)),
         clipped=len(clients.with_status("clipped")) / len(clients),
         rejected=len(clients.with_status("rejected")) / len(clients),
@@ -484,3 +477,92 @@ def _keep_weights(state: dict[str, NDArray[Any]], result: Aggregation | None, as
     if result is not None and result.weights is not None:
         row[0, asked] = result.weights * len(asked)
     state["weights"] = np.concatenate([state["weights"], row])
+
+
+# Consensus in place of aggregation
+
+
+@one_blas_thread
+@np.errstate(over="ignore", invalid="ignore")  # a run that diverges is a result
+def rsa(
+    task: Task,
+    shards: Shards,
+    *,
+    penalty: float,
+    decay: float = 0.0,
+    attack: str | Attack | None = None,
+    byzantine: Mask | None = None,
+    checkpoint: Path | None = None,
+    on_round: Callable[[Round], None] | None = None,
+    **settings: Any,
+) -> Federated:
+    """Learn `task` without sending a gradient: a message moves each coordinate by penalty * step, whatever its content.
+
+    min over x_0, ..., x_m of  sum_i (F_i(x_i) + penalty |x_i - x_0|_1) + decay/2 |x_0|^2  by subgradient steps:
+
+        x_i <- x_i - step (G_i(x_i) + penalty sign(x_i - x_0))
+        x_0 <- x_0 - step (decay x_0 + penalty sum_i sign(x_0 - z_i)),   z_i = x_i, or what a liar says it is
+
+    penalty   the weight of |x_i - x_0|_1: larger values hold the models closer together, and give liars more influence
+    decay     the weight of |x_0|^2 / 2
+
+    settings  rounds, step, seed, batch and evaluate_every of TrainingSettings
+
+    Further arguments are those of federate(). Answers are kept as u_i = x_0 - z_i, which points the way a gradient does, so
+    that attacks do here what they do in federate(); an answer that is not finite is left out. `error` in the history is the
+    distance of the server's step direction to the one that the truthful clients alone would give.
+    Li, Xu, Chen, Giannakis, Ling 2019.
+
+    >>> from fedhold.lab import LinearRegression, balanced, shard, synthesized
+    >>> rng = np.random.default_rng(0)
+    >>> samples = synthesized(rng, samples=400, d=3).train
+    >>> shards, liars = shard(samples, balanced(400, 20, rng)), np.arange(20) < 4
+    >>> common = {"attack": "sign_flip", "byzantine": liars, "rounds": 100, "step": 0.1}
+    >>> learnt = rsa(LinearRegression(samples), shards, penalty=0.05, **common)
+    >>> round(learnt.history[-1].metrics["rmse"], 1)
+    1.0
+    """
+    for name in settings:
+        word_among(name, "settings", ("rounds", "step", "seed", *RSA_OPTIONS))
+    training = TrainingSettings(**settings)
+    step, seed = training.step, training.seed
+    penalty, decay = positive(penalty, "penalty"), positive(decay, "decay", zero=True)
+    adversary = Adversary.of(attack, byzantine, shards.m)
+    known = {"attack": attack, "penalty": penalty, "decay": decay}
+    run = _Run(task, shards, training, adversary, checkpoint, on_round, **known)
+    shards, state, lying = run.shards, run.state, adversary.byzantine
+    models = state.setdefault("models", np.tile(run.start, (shards.m, 1)))
+    for t in run.rounds():
+        w = state["w"]
+        told = w - models
+        truth = decay * w + penalty * np.sign(told[~lying]).sum(axis=0)
+        adversary.lie(told, shards.counts, lying, chance(seed, Purpose.ATTACK, t))
+        begun = time.perf_counter()
+        admitted = np.isfinite(told).all(axis=1)
+        direction = decay * w + penalty * np.sign(told[admitted]).sum(axis=0)
+        seconds = time.perf_counter() - begun
+        drawn = shards if training.batch is None else shards.batch(training.batch, chance(seed, Purpose.BATCH, t))
+        for i, model in enumerate(models):
+            gradient = task.gradients(model, drawn.client(i))[0]
+            model -= step * (gradient + penalty * np.sign(model - w))
+        state["w"] = w - step * direction
+        error, rejected = float(np.linalg.norm(direction - truth)), float(1 - admitted.mean())
+        run.end(Round(t, {}, error, 0.0, rejected, None, None, seconds))
+    return Federated(state["w"], tuple(run.history), None, lying)
+
+
+def rsa_parameters(rule: str) -> dict[str, Any] | None:
+    """The parameters in a spec such as "rsa(penalty=0.01)"; None where the spec names an aggregation rule.
+
+    >>> rsa_parameters("rsa(penalty=0.01, decay=0.1)")
+    {'penalty': 0.01, 'decay': 0.1}
+    """
+    if rule.partition("(")[0].strip() != "rsa":
+        return None
+    given = dict(Part.read(rule, "rule").parameters)
+    for word in given:
+        if word not in ("penalty", "decay"):
+            raise TypeError(f"rsa: {unknown('parameter', word, ['penalty', 'decay'])}")
+    if "penalty" not in given:
+        raise TypeError("rsa needs penalty, the weight of |x_i - x_0|_1. Write rsa(penalty=0.01), say.")
+    return given

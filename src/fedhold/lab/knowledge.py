@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import require, word_among
 from fedhold.kernels import Floats, Vector
+from fedhold.lab.datasets import Samples
+from fedhold.lab.tasks import Shards
 
 Attack = Callable[..., Any]
 """A function of a `Knowledge`, or a poison: a function of shards and of who lies; with parameters of its own."""
+
+Function = TypeVar("Function", bound=Attack)
 
 Mask = NDArray[np.bool_]
 Server = Callable[[Floats], Floats]
@@ -152,35 +156,49 @@ def check_mask(mask: Mask, m: int) -> None:
     require(is_mask, "byzantine", needs=f"shape ({m},), bool", remedy=remedy, shape=mask.shape, dtype=mask.dtype)
 
 
-def needs_thresholds(attack: Attack) -> Attack:
+@dataclass(frozen=True, eq=False)
+class Poisoned:
+    """Shards with poisoned samples.
+
+    shards  of all clients
+    probe   test samples -> samples with the targets that the liars want; the model's accuracy on them is the attack's success.
+            None for an attack whose success shows in the accuracy itself
+    """
+
+    shards: Shards
+    probe: Callable[[Samples], Samples] | None = None
+
+
+# What an attack declares
+
+
+def needs_thresholds(attack: Function) -> Function:
     """Declare, as a decorator, that an attack reads `knowledge.thresholds`; `federate` then computes them for it.
 
     >>> @needs_thresholds
     ... def outside(knowledge): ...
-    >>> reads_thresholds(outside)
+    >>> declares(outside, needs_thresholds)
     True
     """
-    attack.needs_thresholds = True  # type: ignore[attr-defined]
+    return _declared(attack, needs_thresholds)
+
+
+def needs_server(attack: Function) -> Function:
+    """Declare, as a decorator, that an attack tries its lies on the server's rule; `federate` then passes it."""
+    return _declared(attack, needs_server)
+
+
+def poisons_data(attack: Function) -> Function:
+    """Declare, as a decorator, that an attack is a poison: a function (shards, byzantine) -> Poisoned."""
+    return _declared(attack, poisons_data)
+
+
+def declares(attack: Attack, what: Callable[..., Any]) -> bool:
+    """Whether an attack declares this; `what` is one of the decorators."""
+    attack = attack.func if isinstance(attack, partial) else attack
+    return what in getattr(attack, "declared", ())
+
+
+def _declared(attack: Function, what: Callable[..., Any]) -> Function:
+    attack.declared = (*getattr(attack, "declared", ()), what)  # type: ignore[attr-defined]
     return attack
-
-
-def needs_server(attack: Attack) -> Attack:
-    """Declare, as a decorator, that an attack tries its lies on the server's rule; `federate` then passes it.
-
-    >>> @needs_server
-    ... def cruel(knowledge): ...
-    >>> reads_server(cruel)
-    True
-    """
-    attack.needs_server = True  # type: ignore[attr-defined]
-    return attack
-
-
-def reads_server(attack: Attack) -> bool:
-    """Whether an attack declares that it needs the server's rule."""
-    return getattr(attack, "needs_server", False)
-
-
-def reads_thresholds(attack: Attack) -> bool:
-    """Whether an attack declares that it needs the server's thresholds."""
-    return getattr(attack, "needs_thresholds", False)

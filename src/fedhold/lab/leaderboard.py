@@ -10,7 +10,8 @@ regression. Where a rule's bound refuses a cell, or a run fails, it keeps 0: a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,14 +19,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels import Vector
 from fedhold.lab.arena import Arena, known_to
 from fedhold.lab.experiment import Experiment
+from fedhold.lab.outcomes import NO_ATTACK, curve_of, rounds_of, without_f
 from fedhold.lab.results import Result, Store
 from fedhold.report import Block, Entry, Facet, Folded, Heading, Matrix, Paragraph, Section, Table, page, write_tables
 from fedhold.storage import write_whole
 
-NO_ATTACK = "no attack"
 BACKDOOR = "backdoor"  # the metric of an attack that wants its trigger obeyed, and the accuracy unharmed
 SAME = 0.01  # of what averaging learns: rules that differ by less share a rank. No user would choose by it.
 NOISE = (
@@ -106,7 +106,7 @@ class Standings:
 
     def __init__(self, arena: Arena, store: Store, failures: Mapping[Experiment, str] | None = None) -> None:
         self.arena, self.failures = arena, dict(failures or {})
-        self.labels = [label_of(rule) for rule in arena.rules]
+        self.labels = [without_f(rule) for rule in arena.rules]
         shape = (len(arena.rules), len(arena.settings), len(arena.attacks) + 1, len(arena.epsilons), len(arena.seeds))
         self.kept: NDArray[np.float64] = np.full(shape, np.nan)  # NaN where a run is missing
         self.refused = np.zeros(shape, dtype=bool)
@@ -132,8 +132,8 @@ class Standings:
         arena = self.arena
         setting, seed = arena.settings[s], arena.seeds[k]
         reference = arena.experiment(setting, "mean", None, 0.0, seed)
-        before, best = _unlearnt(store.find(arena.still(setting, seed))), _end(store.find(reference))
-        if before is None or best is None:
+        before, learnt = _unlearnt(store.find(arena.still(setting, seed))), store.find(reference)
+        if before is None or learnt is None or (best := learnt.end) is None:
             return
         if abs(best - before) < FLAT:
             self.flat.append(f"{setting.label}, seed {seed}")
@@ -151,8 +151,12 @@ class Standings:
                         continue
                     self.results[r, s, a, e, k] = result
                     self.refused[r, s, a, e, k] = bool(result.infeasible)
-                    self.kept[r, s, a, e, k] = _kept(result.end, before, best)
-                    self.backdoors[r, s, a, e, k] = _success(result)
+                    if result.end is None:  # It diverged, or was refused.
+                        self.kept[r, s, a, e, k] = 0.0
+                    else:
+                        self.kept[r, s, a, e, k] = np.clip((result.end - before) / (best - before), 0.0, 10.0)
+                    success = (result.series.get(BACKDOOR) or [None])[-1]
+                    self.backdoors[r, s, a, e, k] = np.nan if success is None else success
 
     @property
     def runs(self) -> int:
@@ -235,7 +239,6 @@ class Standings:
 
     def table(self, *, skewed: bool) -> Table:
         """The leaderboard, for pages and files."""
-        places = self.places(skewed=skewed)
         liars = [f"worst at {epsilon:.0%}" for epsilon in self.arena.epsilons]
         header = (
             "rule",
@@ -251,11 +254,13 @@ class Standings:
         )
         rows = [
             (
-                *(place.rule, place.knows, str(place.worst), str(place.attacked), str(place.rank), str(place.mean)),
-                *(str(place.unharmed), *(f"{value:.2f}" for value in place.by_liars)),
-                *("" if np.isnan(place.backdoor.mean) else str(place.backdoor), _share(place.refused)),
+                *(place.rule, place.knows),
+                *map(str, (place.worst, place.attacked, place.rank, place.mean, place.unharmed)),
+                *(f"{value:.2f}" for value in place.by_liars),
+                "" if np.isnan(place.backdoor.mean) else str(place.backdoor),
+                f"{place.refused[0] / place.refused[1]:.0%}" if place.refused[0] else "",
             )
-            for place in places
+            for place in self.places(skewed=skewed)
         ]
         return Table(f"leaderboard, {SKEWED if skewed else USUAL}", header, rows)
 
@@ -275,91 +280,71 @@ class Standings:
                 Facet("setting", [setting.label for setting in arena.settings], {k: v for k, v in groups.items() if v}),
                 Facet("liars", epsilons, {}),
             ],
-            [self._axis(s) for s in range(len(arena.settings))],
+            self._axes,
             [self._entry(*cell) for cell in cells],
         )
 
     def _axis(self, s: int) -> tuple[str, list[int]]:
         """The metric of a setting, and the rounds in which it was measured."""
-        for (_, at, *_), result in self.results.items():
-            if at == s and not result.infeasible:
-                values = result.series[result.metric]
-                return result.metric, [t for t, value in enumerate(values, 1) if value is not None] or [len(values)]
-        return "", []
+        there = (run for (_, at, *_), run in self.results.items() if at == s and not run.infeasible)
+        run = next(there, None)
+        return ("", []) if run is None else (run.metric, rounds_of([run], run.metric))
+
+    def _runs(self, r: int, s: int, a: int, e: int) -> list[Result]:
+        """The runs of a cell, one for each seed; without an attack all fractions of liars are the same run."""
+        places = [(r, s, a, 0 if a == 0 else e, k) for k in range(len(self.arena.seeds))]
+        return [self.results[place] for place in places if place in self.results]
 
     def _entry(self, r: int, s: int, a: int, e: int) -> Entry:
         values = self.kept[r, s, a, e]
         values = values[~np.isnan(values)]
-        shown = 0 if a == 0 else e  # Without an attack all fractions of liars are the same run.
-        runs = [run for k in range(self.kept.shape[-1]) if (run := self.results.get((r, s, a, shown, k))) is not None]
+        runs = self._runs(r, s, a, e)
         refused = any(run.infeasible for run in runs)
         ends = [end for run in runs if (end := run.end) is not None]
         return Entry(
             *(r, a, (s, e), float(values.mean()), float(values.min()), float(values.max())),
             mark="refused" if refused else "" if runs else "failed",
             end=float(np.mean(ends)) if ends and len(ends) == len(runs) else None,
-            curve=() if refused else _curve(runs, self._rounds[s]),
+            curve=() if refused else curve_of(runs, *self._axes[s]),
         )
 
     @cached_property
-    def _rounds(self) -> list[list[int]]:
-        return [self._axis(s)[1] for s in range(len(self.arena.settings))]
+    def _axes(self) -> list[tuple[str, list[int]]]:
+        return [self._axis(s) for s in range(len(self.arena.settings))]
 
     def reasons(self) -> Table:
         """Why cells were refused or failed: each reason once, with how often."""
-        counts: dict[tuple[str, str, str], int] = {}
-        for (r, *_), result in self.results.items():
-            if result.infeasible:
-                key = (self.labels[r], "refused", result.infeasible)
-                counts[key] = counts.get(key, 0) + 1
-        for run, traceback in self.failures.items():
-            key = (run.rule, "failed", traceback.strip().splitlines()[-1])
-            counts[key] = counts.get(key, 0) + 1
-        return Table(
-            "refused", ("rule", "what", "why", "runs"), [(*key, n) for key, n in counts.items()], long=("why",)
+        counts = Counter(
+            (self.labels[r], "refused", run.infeasible) for (r, *_), run in self.results.items() if run.infeasible
         )
+        counts.update((run.rule, "failed", told.strip().splitlines()[-1]) for run, told in self.failures.items())
+        header = ("rule", "what", "why", "runs")
+        return Table("refused", header, [(*key, n) for key, n in counts.items()], long=("why",))
 
     def planted(self) -> Table:
         """Backdoors: their success beside the accuracy, which they leave alone, as means over seeds."""
         rows = []
-        for r, s, a, e in np.argwhere(~np.isnan(self.backdoors).all(axis=-1)):
-            setting, runs = (
-                self.arena.settings[s],
-                [self.results.get((r, s, a, e, k)) for k in range(len(self.arena.seeds))],
-            )
-            ends = [run.end for run in runs if run is not None and run.end is not None]
-            rows.append(
-                (
-                    *(self.labels[r], known_to(self.arena.rules[r]), setting.label, f"{self.arena.epsilons[e]:.0%}"),
-                    *(float(np.mean(ends)), float(np.nanmean(self.backdoors[r, s, a, e]))),
-                )
-            )
+        for r, s, a, e in np.argwhere(~np.isnan(self.backdoors).all(axis=-1)).tolist():
+            ends = [end for run in self._runs(r, s, a, e) if (end := run.end) is not None]
+            where = (self.arena.settings[s].label, f"{self.arena.epsilons[e]:.0%}")
+            success = float(np.nanmean(self.backdoors[r, s, a, e]))
+            rows.append((self.labels[r], known_to(self.arena.rules[r]), *where, float(np.mean(ends)), success))
         return Table("backdoors", ("rule", "knows", "setting", "liars", "accuracy", "success"), rows)
 
     def numbers(self) -> Table:
         """Every cell: what is kept over seeds."""
         rows = []
         for entry in self.matrix().entries:
-            setting, epsilon = self.arena.settings[entry.facets[0]], self.arena.epsilons[entry.facets[1]]
-            attack = NO_ATTACK if entry.column == 0 else self.arena.attacks[entry.column - 1]
-            if entry.column == 0 and entry.facets[1] > 0:
+            s, e = entry.facets
+            if entry.column == 0 and e > 0:
                 continue
-            where = (setting.data, setting.partition, attack, 0.0 if entry.column == 0 else epsilon)
-            knows = known_to(self.arena.rules[entry.row])
-            rows.append(
-                (self.labels[entry.row], knows, *where, entry.value, entry.low, entry.high, entry.end, entry.mark)
-            )
+            setting, rule = self.arena.settings[s], self.arena.rules[entry.row]
+            attack = (NO_ATTACK, *self.arena.attacks)[entry.column]
+            where = (setting.data, setting.partition, attack, self.arena.epsilons[e] if entry.column else 0.0)
+            ends = (entry.value, entry.low, entry.high, entry.end, entry.mark)
+            rows.append((self.labels[entry.row], known_to(rule), *where, *ends))
         header = ("rule", "knows", "data", "partition", "attack", "epsilon", "kept", "low", "high", "metric", "mark")
         return Table("cells", header, rows)
-
-
-def label_of(rule: str) -> str:
-    """The name of a rule of an arena, without the number of liars that it is told.
-
-    >>> label_of("nearest_neighbour_mixing(f={f}) | krum(f={f})")
-    'nearest_neighbour_mixing | krum'
-    """
-    return rule.replace("(f={f})", "").replace("f={f}, ", "").replace(", f={f}", "")
 
 
 def write_arena(directory: Path, standings: Standings, *, title: str = "The arena") -> Path:
@@ -369,20 +354,17 @@ def write_arena(directory: Path, standings: Standings, *, title: str = "The aren
     title      of the page
     """
     arena, tables = standings.arena, [standings.table(skewed=skewed) for skewed in (False, True)]
-    whole = standings.columns
     summary = (
         f"{len(arena.rules)} rules, {len(arena.attacks)} attacks, {len(arena.settings)} settings, {arena.m} clients; "
-        f"{standings.runs} runs. {int(standings.complete.sum())} of {whole} columns are complete, where rules can be compared."
+        f"{standings.runs} runs. {int(standings.complete.sum())} of {standings.columns} columns are "
+        "complete, where rules can be compared."
     )
     boards: list[Block] = [Paragraph(HOW)]
     for table in tables:
         if table.rows:
             boards += [Heading(table.title.partition(", ")[2]), table]
-    settings = Table(
-        "settings",
-        ("data", "partition", "rounds", "step", "judged"),
-        [(s.data, s.partition, s.rounds, s.step, SKEWED if s.skewed else USUAL) for s in arena.settings],
-    )
+    rows = [(s.data, s.partition, s.rounds, s.step, SKEWED if s.skewed else USUAL) for s in arena.settings]
+    settings = Table("settings", ("data", "partition", "rounds", "step", "judged"), rows)
     planted, reasons = standings.planted(), standings.reasons()
     notes = [f"Not in the arena: {name}, which {why}." for name, why in arena.left_out]
     notes += [f"Averaging learns nothing there, so that nothing can be compared: {where}." for where in standings.flat]
@@ -403,41 +385,12 @@ def write_arena(directory: Path, standings: Standings, *, title: str = "The aren
     return path
 
 
-def _end(result: Result | None) -> float | None:
-    return None if result is None else result.end
-
-
 def _unlearnt(still: Result | None) -> float | None:
     """What a model is worth that has learnt nothing: as it began, or with one answer for everything, if that is better.
 
     A first model may do worse than one answer does. Liars who make a model give that answer have left nothing of what clients
     know, and a rule must not seem to have kept some of it.
     """
-    before = _end(still)
-    if still is None or before is None or still.constant is None:
-        return before
-    return max(before, still.constant)
-
-
-def _kept(end: float | None, before: float, best: float) -> float:
-    """The share; 0 for a run that diverged, or was refused."""
-    return 0.0 if end is None else float(np.clip((end - before) / (best - before), 0.0, 10.0))
-
-
-def _success(result: Result) -> float:
-    """The success of a backdoor at the end; NaN where the attack is another one, or the run diverged."""
-    end = (result.series.get(BACKDOOR) or [None])[-1]
-    return np.nan if end is None else end
-
-
-def _curve(runs: Sequence[Result], rounds: Sequence[int]) -> tuple[float | None, ...]:
-    """The metric in these rounds, as a mean over seeds; None where a run had diverged."""
-    if not runs:
-        return ()
-    rows: list[list[float | None]] = [[run.series[run.metric][t - 1] for t in rounds] for run in runs]
-    means: Vector = np.array(rows, np.float64).mean(axis=0)
-    return tuple(None if np.isnan(value) else float(value) for value in means)
-
-
-def _share(refused: tuple[int, int]) -> str:
-    return f"{refused[0] / refused[1]:.0%}" if refused[0] else ""
+    if still is None or still.end is None or still.constant is None:
+        return None if still is None else still.end
+    return max(still.end, still.constant)

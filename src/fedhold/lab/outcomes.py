@@ -28,15 +28,13 @@ def settings_of(experiment: Experiment) -> Settings:
     >>> settings_of(Experiment("synthesized", "huber", None, 0, 0, m=20, options=(("momentum", 0.9),)))["momentum"]
     'momentum 0.9'
     """
-    attack = experiment.spelled("attack")
-    loop = {name: f"{name} {value}" for name, value in experiment.loop.items() if name not in WATCHING}
     return {
-        "data": experiment.spelled("data"),
-        "model": experiment.spelled("model"),
-        "partition": experiment.spelled("partition"),
-        "attack": attack or NO_ATTACK,
-        "epsilon": f"epsilon {experiment.epsilon:g}" if attack else "",
-        **loop,
+        "data": experiment.data,
+        "model": experiment.model or "",
+        "partition": experiment.dealt,
+        "attack": experiment.attack or NO_ATTACK,
+        "epsilon": f"epsilon {experiment.epsilon:g}" if experiment.attack else "",
+        **{name: f"{name} {value}" for name, value in experiment.options if name not in WATCHING},
         "clients": f"{experiment.m} clients",
         "step": f"step {experiment.step:g}",
         "rounds": f"{experiment.rounds} rounds",
@@ -123,9 +121,17 @@ def rule_labels(experiments: Iterable[Experiment]) -> dict[str, str]:
         true = all(run.rule == pattern.replace("{f}", str(run.liars)) for run in attacked)
         specs = {run.rule for run in attacked}
         if true and len(specs) > 1 and specs >= {run.rule for run in runs}:
-            name = re.sub(r"\(f={f}\)|f={f}, |, f={f}", "", pattern)
-            labels |= dict.fromkeys((run.rule for run in runs), f"{name}, told f")
+            labels |= dict.fromkeys((run.rule for run in runs), f"{without_f(pattern)}, told f")
     return labels
+
+
+def without_f(rule: str) -> str:
+    """The name of a rule without the number of liars that it is told.
+
+    >>> without_f("nearest_neighbour_mixing(f={f}) | krum(f={f})")
+    'nearest_neighbour_mixing | krum'
+    """
+    return re.sub(r"\(f={f}\)|f={f}, |, f={f}", "", rule)
 
 
 # The matrix
@@ -146,60 +152,46 @@ def matrices(results: Sequence[Result], labels: Mapping[str, str] | None = None)
     labels  what rules are called, by their spec; as `rule_labels` says by default
     """
     labels = rule_labels(run.experiment for run in results) if labels is None else labels
-    metric_of = {run.experiment.spelled("data"): run.metric for run in results if not run.infeasible}
+    metric_of = {run.experiment.data: run.metric for run in results if not run.infeasible}
     usual = next(iter(metric_of.values()), "")
     by_metric: dict[str, list[Result]] = {}
     for run in results:
-        by_metric.setdefault(metric_of.get(run.experiment.spelled("data"), usual), []).append(run)
+        by_metric.setdefault(metric_of.get(run.experiment.data, usual), []).append(run)
     return [matrix for metric, runs in by_metric.items() if (matrix := _matrix(metric, runs, labels)).entries]
 
 
-@dataclass(frozen=True, eq=False)
-class _Cell:
-    """Runs that differ in their seed only, each seed once."""
-
-    rule: str
-    settings: Settings
-    runs: list[Result]
-
-
-def _cells(results: Iterable[Result]) -> list[_Cell]:
-    found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, Result]] = {}
-    for run in results:
-        where = tuple(settings_of(run.experiment).items())
-        found.setdefault((run.experiment.rule, where), {})[run.experiment.seed] = run
-    return [_Cell(rule, dict(where), list(runs.values())) for (rule, where), runs in found.items()]
-
-
 def _matrix(metric: str, results: Sequence[Result], labels: Mapping[str, str]) -> Matrix:
-    cells, rounds = _cells(results), _rounds(results, metric)
-    rows = list(dict.fromkeys(labels.get(cell.rule, cell.rule) for cell in cells))
-    columns = sorted(dict.fromkeys(cell.settings["attack"] for cell in cells), key=lambda attack: attack != NO_ATTACK)
-    apart = Differences.among(run.experiment for run in results).apart
-    choices = {
-        name: [
-            value
-            for value in dict.fromkeys(cell.settings.get(name, "") for cell in cells)
-            if value or name != "epsilon"
-        ]
-        for name in apart
-        if name != "attack"
-    }
-    entries = _applicable(
-        [
-            _entry(
-                rows.index(labels.get(cell.rule, cell.rule)),
-                columns.index(cell.settings["attack"]),
-                at,
-                cell,
-                metric,
-                rounds,
-            )
-            for cell in cells
-            for at in _places(cell, choices, cells)
-        ]
-    )
-    facets = [Facet(name, [_choice(name, value) for value in values], {}) for name, values in choices.items()]
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, Result]] = {}  # the runs of each cell by seed
+    for run in results:
+        found.setdefault((run.experiment.rule, tuple(settings_of(run.experiment).items())), {})[run.experiment.seed] = (
+            run
+        )
+    cells = [(rule, dict(where), list(runs.values())) for (rule, where), runs in found.items()]
+    rounds = rounds_of(results, metric)
+    rows = list(dict.fromkeys(labels.get(rule, rule) for rule, _, _ in cells))
+    columns = sorted(dict.fromkeys(where["attack"] for _, where, _ in cells), key=lambda attack: attack != NO_ATTACK)
+    apart = [name for name in Differences.among(run.experiment for run in results).apart if name != "attack"]
+    choices = {name: list(dict.fromkeys(where.get(name, "") for _, where, _ in cells)) for name in apart}
+    if "epsilon" in choices:
+        choices["epsilon"] = list(filter(None, choices["epsilon"]))
+    epsilons: dict[str, set[str]] = {}  # those that each rule meets
+    for rule, where, _ in cells:
+        epsilons.setdefault(rule, set()).update({where["epsilon"]} - {""})
+    entries = []
+    for rule, where, runs in cells:
+        # Without an attack, a run stands for every epsilon that its rule meets elsewhere.
+        own = {name: {where.get(name, "")} for name in choices}
+        if own.get("epsilon") == {""}:
+            own["epsilon"] = epsilons[rule] or set(choices["epsilon"])
+        places = product(*([k for k, value in enumerate(choices[name]) if value in own[name]] for name in choices))
+        row, column = rows.index(labels.get(rule, rule)), columns.index(where["attack"])
+        entries += [_entry(row, column, facets, runs, metric, rounds) for facets in places]
+    entries = _applicable(entries)
+    # A facet's choice has the value alone: "0.2" for "epsilon 0.2".
+    facets = [
+        Facet(name, [value.removeprefix(f"{name} ") or "as usual" for value in values], {})
+        for name, values in choices.items()
+    ]
     axes = [(metric, rounds)] * (len(facets[0].choices) if facets else 1)
     plain = int(columns[0] == NO_ATTACK and len(columns) > 1)
     better = "more" if more_is_better(metric) else "less"
@@ -207,36 +199,27 @@ def _matrix(metric: str, results: Sequence[Result], labels: Mapping[str, str]) -
     return Matrix(title, [(rule, "") for rule in rows], columns, facets, axes, entries, _scale(metric, entries), plain)
 
 
-def _places(cell: _Cell, choices: Mapping[str, list[str]], cells: Iterable[_Cell]) -> list[tuple[int, ...]]:
-    """The numbers of the choices. Without an attack, a run stands for every epsilon that its rule meets elsewhere."""
-    chosen = []
-    for name, values in choices.items():
-        own = {cell.settings.get(name, "")}
-        if name == "epsilon" and own == {""}:
-            own = {other.settings["epsilon"] for other in cells if other.rule == cell.rule} - {""} or set(values)
-        chosen.append([k for k, value in enumerate(values) if value in own])
-    return list(product(*chosen))
-
-
-def _entry(row: int, column: int, facets: tuple[int, ...], cell: _Cell, metric: str, rounds: Sequence[int]) -> Entry:
+def _entry(
+    row: int, column: int, facets: tuple[int, ...], runs: Sequence[Result], metric: str, rounds: Sequence[int]
+) -> Entry:
     """The mean over the seeds of a cell, or a word where one of them has no number."""
-    runs, ends = cell.runs, [run.end for run in cell.runs]
+    ends = [run.end for run in runs]
     numbers = [end for end in ends if end is not None and np.isfinite(end)]
     mark = "infeasible" if any(run.infeasible for run in runs) else "diverged" if len(numbers) < len(ends) else ""
     value = (float("nan"),) * 3 if mark else (float(np.mean(numbers)), min(numbers), max(numbers))
-    return Entry(row, column, facets, *value, mark=mark, curve=_curve(runs, metric, rounds))
+    return Entry(row, column, facets, *value, mark=mark, curve=curve_of(runs, metric, rounds))
 
 
-def _curve(runs: Sequence[Result], metric: str, rounds: Sequence[int]) -> tuple[float | None, ...]:
+def curve_of(runs: Sequence[Result], metric: str, rounds: Sequence[int]) -> tuple[float | None, ...]:
     """The mean over seeds in these rounds; None where one of them has no number."""
     series = [run.series.get(metric, []) for run in runs]
-    if not all(series):
+    if not series or not all(series):
         return ()
     values = [[line[t - 1] if t <= len(line) else None for line in series] for t in rounds]
     return tuple(None if None in each else float(np.mean(np.array(each, np.float64))) for each in values)
 
 
-def _rounds(results: Iterable[Result], metric: str) -> list[int]:
+def rounds_of(results: Iterable[Result], metric: str) -> list[int]:
     """Some of the rounds in which the metric was measured, the last of them among these."""
     met = {t for run in results for t, value in enumerate(run.series.get(metric, []), 1) if value is not None}
     every = np.array(sorted(met) or [1])
@@ -250,10 +233,6 @@ def _applicable(entries: Sequence[Entry]) -> list[Entry]:
     shown = {one.row for one in entries if (one.column, one.facets) in possible}
     # A rule that could not be tried anywhere is shown as such.
     return [one for one in entries if (one.column, one.facets) in possible or one.row not in shown]
-
-
-def _choice(name: str, value: str) -> str:
-    return value.removeprefix(f"{name} ") or "as usual"
 
 
 def _scale(metric: str, entries: Iterable[Entry]) -> Scale:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -65,7 +65,6 @@ RUN_HEADER = (
     *("data", "partition", "attack", "epsilon", "rule", "m", "rounds", "step", "options"),
     *("seeds", "metric", "end", "seconds"),
 )
-Setting = tuple[tuple[str, object], ...]  # fields of an experiment, by name
 # Of the two curves in every chart of detection, which are often both 1.
 DETECTED = {"precision": Style(0), "recall": Style(1, "6 3", 1)}
 
@@ -92,53 +91,6 @@ class Claims(Block):
 
     template: ClassVar[str] = "claims.html"
     verdicts: Sequence[Verdict]
-
-
-@dataclass(frozen=True, eq=False)
-class Watched:
-    """Runs that kept their weights and differ in their seed only."""
-
-    title: str
-    seeds: tuple[int, ...]
-    weights: list[NDArray[np.floating]]
-    byzantine: list[NDArray[np.bool_]]
-    samples: list[NDArray[np.floating] | None]
-
-    @property
-    def name(self) -> str:
-        """What the heat map of the first seed is called."""
-        return f"Weights: {self.title}, seed {self.seeds[0]}"
-
-    def heat_map(self) -> HeatMap:
-        """The weights of the first seed."""
-        return weight_map(self.name, self.weights[0], self.byzantine[0])
-
-    @property
-    def weighs(self) -> bool:
-        """Whether the rule tells clients apart, in any run."""
-        return any(weighs(w, n) for w, n in zip(self.weights, self.samples, strict=True))
-
-    @property
-    def lies(self) -> bool:
-        """Whether there is anybody to find."""
-        return any(liars.any() for liars in self.byzantine)
-
-    def chart(self) -> Chart:
-        """Precision and recall per round, over the seeds."""
-        runs = zip(self.weights, self.byzantine, self.samples, strict=True)
-        pairs = [detection(w, liars, n) for w, liars, n in runs]
-        words = zip(("precision", "recall"), zip(*pairs, strict=True), strict=True)
-        curves = tuple(Curve(word, self.seeds, np.vstack(rows)) for word, rows in words)
-        return Chart(
-            f"Detection: {self.title}", "precision, recall", curves, limits=(0.0, 1.0), gaps=True, styles=DETECTED
-        )
-
-    def table(self) -> Table:
-        """The weights of the first seed: a row for each client."""
-        shares = self.weights[0].T.astype(np.float64).tolist()
-        rows = [[k, int(lies), *row] for k, (lies, row) in enumerate(zip(self.byzantine[0], shares, strict=True))]
-        header = ["client", "liar", *(f"round {k}" for k in range(1, len(self.weights[0]) + 1))]
-        return Table(self.name, header, rows)
 
 
 def write_report(
@@ -175,17 +127,26 @@ def write_report(
     labels = _labels(shown)
     apart = Differences.among(run.experiment for run in everything)
 
-    watched = _watched(everything, labels, apart)
-    weighing = [group for group in watched if group.weighs]
-    charts = (
-        [chart for panel in panels if (chart := _chart(panel)).has_numbers],
-        [group.chart() for group in weighing],
-        _radii(everything, labels, apart),
-    )
-    styles = _styles(everything, shown, labels)
-    curves, radii = ([replace(chart, styles=styles) for chart in kind] for kind in (charts[0], charts[2]))
-    maps = [group.heat_map() for group in weighing]
-    detections = [chart for group, chart in zip(weighing, charts[1], strict=True) if chart.has_numbers and group.lies]
+    specs: dict[str, str] = {}
+    rules = [run.experiment.rule for run in everything]
+    for label, rule in (
+        *((label, run.experiment.rule) for label, run in shown),
+        *((labels.get(r, r), r) for r in rules),
+    ):
+        specs.setdefault(label, rule)
+    styles = rule_styles(specs)
+    curves = [replace(chart, styles=styles) for panel in panels if (chart := _chart(panel)).has_numbers]
+    radii = [replace(chart, styles=styles) for chart in _radii(everything, labels, apart)]
+    groups = [
+        (_describe(group[0].experiment, labels, apart), group)
+        for group in over_seeds(run for run in everything if run.weights is not None)
+    ]
+    weighing = [(what, group) for what, group in groups if any(_weighs(run) for run in group)]
+    unweighed = [what for what, group in groups if not any(_weighs(run) for run in group)]
+    maps = [weight_map(_weights_name(*one), _weights(one[1][0]), _liars(one[1][0])) for one in weighing]
+    detected = [_detection(what, group) for what, group in weighing]
+    lying = [any(run.byzantine for run in group) for _, group in weighing]
+    detections = [chart for chart, lies in zip(detected, lying, strict=True) if chart.has_numbers and lies]
     drawn: list[Figure] = [*curves, *maps, *detections, *radii]
     answer = [] if verdicts else matrices(results, {**rule_labels(run.experiment for run in results), **labels})
 
@@ -195,7 +156,7 @@ def write_report(
         Section(ANSWER, [*begin.get(ANSWER, ()), *_answer(answer)]),
         Section("Tables", [block for table in tables for block in (Heading(table.title), table)]),
         Section("Curves", [Cards(curves)] if curves else []),
-        Section(NAMED, [*begin.get(NAMED, ()), *_held_down(maps, detections, watched)]),
+        Section(NAMED, [*begin.get(NAMED, ()), *_held_down(maps, detections, unweighed)]),
         Section(PROVEN, [*begin.get(PROVEN, ()), *_certificate(radii, _unproven(everything, labels, apart))]),
         Section("Infeasible", _infeasible(everything, labels, apart)),
         Section("Runs", _runs(everything, figures)),
@@ -211,8 +172,8 @@ def write_report(
         Table("runs", RUN_HEADER, _run_rows(everything)),
         *tables,
         *map(cells_table, answer),
-        *(_numbers(chart) for kind in charts for chart in kind if chart.has_numbers),
-        *(group.table() for group in weighing),
+        *(_numbers(chart) for chart in (*curves, *detected, *radii) if chart.has_numbers),
+        *(_weights_table(*one) for one in weighing),
     ]
     write_tables(path.parent / "numbers", [table for table in numbers if table.rows])
     if figures and can_plot():
@@ -246,8 +207,8 @@ def _answer(answer: Sequence[Matrix]) -> list[Block]:
     return [Paragraph(f"{OUTCOME} {FILTERS}" if filtered else OUTCOME), *answer] if answer else []
 
 
-def _held_down(maps: Sequence[HeatMap], detections: Sequence[Chart], watched: Sequence[Watched]) -> list[Block]:
-    out = "; ".join(group.title for group in watched if not group.weighs)
+def _held_down(maps: Sequence[HeatMap], detections: Sequence[Chart], unweighed: Sequence[str]) -> list[Block]:
+    out = "; ".join(unweighed)
     blocks: list[Block] = [Paragraph(DETECTION), Cards(maps), Cards(detections)] if maps else []
     return [*blocks, *([Paragraph(UNWEIGHED.format(out))] if out else [])]
 
@@ -261,13 +222,10 @@ def _certificate(radii: Sequence[Chart], unproven: Sequence[str]) -> list[Block]
 
 def _infeasible(results: Sequence[Result], labels: Mapping[str, str], apart: Differences) -> list[Block]:
     """The experiments that a bound refuses, each with the reason."""
-    rows = [
-        (_describe(experiment, labels, apart), group[0].infeasible)
-        for experiment, group in _over_seeds(run for run in results if run.infeasible).items()
-    ]
-    return (
-        [Paragraph(INFEASIBLE), Table("infeasible", ("experiment", "reason"), rows, long=("reason",))] if rows else []
-    )
+    groups = over_seeds(run for run in results if run.infeasible)
+    rows = [(_describe(group[0].experiment, labels, apart), group[0].infeasible) for group in groups]
+    table = Table("infeasible", ("experiment", "reason"), rows, long=("reason",))
+    return [Paragraph(INFEASIBLE), table] if rows else []
 
 
 def _runs(results: Sequence[Result], figures: bool) -> list[Block]:
@@ -297,18 +255,6 @@ def _labels(shown: Iterable[tuple[str, Result]]) -> dict[str, str]:
     for label, run in shown:
         names.setdefault(run.experiment.rule, set()).add(label)
     return {rule: found.pop() for rule, found in names.items() if len(found) == 1}
-
-
-def _styles(
-    results: Iterable[Result], shown: Iterable[tuple[str, Result]], labels: Mapping[str, str]
-) -> dict[str, Style]:
-    """The style of every label: that of the rule it stands for."""
-    specs: dict[str, str] = {}
-    for label, run in shown:
-        specs.setdefault(label, run.experiment.rule)
-    for run in results:
-        specs.setdefault(labels.get(run.experiment.rule, run.experiment.rule), run.experiment.rule)
-    return rule_styles(specs)
 
 
 def panels_of(results: Sequence[Result]) -> list[Panel]:
@@ -353,26 +299,21 @@ def _chart(panel: Panel) -> Chart:
 
 def _radii(results: Iterable[Result], labels: Mapping[str, str], apart: Differences) -> list[Chart]:
     """Radius per round: a chart for each setting, a curve for each rule in it."""
-    settings: dict[Setting, tuple[Experiment, dict[str, list[Result]]]] = {}
+    found: dict[tuple[str, object], dict[str, list[Result]]] = {}
     for run in results:
         if any(radius is not None for radius in run.series.get("radius", [])):
-            settings.setdefault(alike := _alike(run.experiment, "seed", "rule"), (run.experiment, {}))
-            settings[alike][1].setdefault(labels.get(run.experiment.rule, run.experiment.rule), []).append(run)
-    return [
-        replace(
-            _chart(Panel(f"Radius for f = {dict(same.options)['certify']}: {apart.title(same)}", "radius", rules)),
-            gaps=True,
-        )
-        for same, rules in settings.values()
-    ]
+            e = run.experiment
+            title = f"Radius for f = {dict(e.options)['certify']}: {apart.title(e)}"
+            found.setdefault((title, e.options), {}).setdefault(labels.get(e.rule, e.rule), []).append(run)
+    return [replace(_chart(Panel(title, "radius", rules)), gaps=True) for (title, _), rules in found.items()]
 
 
 def _unproven(results: Iterable[Result], labels: Mapping[str, str], apart: Differences) -> list[str]:
     """Experiments that asked for a certificate and got none in any round of any seed."""
     return [
-        _describe(experiment, labels, apart)
-        for experiment, group in _over_seeds(results).items()
-        if dict(experiment.options).get("certify") is not None
+        _describe(group[0].experiment, labels, apart)
+        for group in over_seeds(results)
+        if dict(group[0].experiment.options).get("certify") is not None
         and all(radius is None for run in group for radius in run.series.get("radius", []))
     ]
 
@@ -389,36 +330,55 @@ def _numbers(chart: Chart) -> Table:
     return Table(chart.title, ["label", "round", "mean", "low", "high", *(f"seed {seed}" for seed in seeds)], rows)
 
 
-def _watched(results: Iterable[Result], labels: Mapping[str, str], apart: Differences) -> list[Watched]:
-    """The groups of runs that kept their weights."""
-    return [
-        Watched(
-            _describe(experiment, labels, apart),
-            tuple(run.experiment.seed for run in group),
-            [run.weights for run in group if run.weights is not None],
-            [np.isin(np.arange(run.weights.shape[1]), run.byzantine) for run in group if run.weights is not None],
-            [None if run.samples is None else np.array(run.samples, np.float64) for run in group],
-        )
-        for experiment, group in _over_seeds(run for run in results if run.weights is not None).items()
-    ]
+def _weights(run: Result) -> NDArray[np.floating]:
+    assert run.weights is not None
+    return run.weights
+
+
+def _liars(run: Result) -> NDArray[np.bool_]:
+    return np.isin(np.arange(run.experiment.m), run.byzantine)
+
+
+def _samples(run: Result) -> NDArray[np.floating] | None:
+    return None if run.samples is None else np.array(run.samples, np.float64)
+
+
+def _weighs(run: Result) -> bool:
+    """Whether the rule tells clients apart."""
+    return weighs(_weights(run), _samples(run))
+
+
+def _detection(what: str, group: Sequence[Result]) -> Chart:
+    """Precision and recall per round, over the seeds."""
+    pairs = zip(*(detection(_weights(run), _liars(run), _samples(run)) for run in group), strict=True)
+    seeds = tuple(run.experiment.seed for run in group)
+    curves = tuple(Curve(word, seeds, np.vstack(rows)) for word, rows in zip(DETECTED, pairs, strict=True))
+    title = f"Detection: {what}"
+    return Chart(title, "precision, recall", curves, limits=(0.0, 1.0), gaps=True, styles=DETECTED)
+
+
+def _weights_name(what: str, group: Sequence[Result]) -> str:
+    return f"Weights: {what}, seed {group[0].experiment.seed}"
+
+
+def _weights_table(what: str, group: Sequence[Result]) -> Table:
+    """The weights of the first seed: a row for each client."""
+    shares = _weights(group[0]).T.astype(np.float64).tolist()
+    rows = [[k, int(lies), *row] for k, (lies, row) in enumerate(zip(_liars(group[0]), shares, strict=True))]
+    header = ["client", "liar", *(f"round {k}" for k in range(1, group[0].experiment.rounds + 1))]
+    return Table(_weights_name(what, group), header, rows)
 
 
 # The results: which belong together, and what came out of each
 
 
-def _alike(experiment: Experiment, *apart_from: str) -> Setting:
-    """What experiments share that differ in these fields only."""
-    return tuple(
-        (field.name, getattr(experiment, field.name)) for field in fields(experiment) if field.name not in apart_from
-    )
-
-
-def _over_seeds(results: Iterable[Result]) -> dict[Experiment, list[Result]]:
-    """Runs that differ in their seed only, under the experiment of the first of them."""
-    groups: dict[Setting, list[Result]] = {}
+def over_seeds(results: Iterable[Result]) -> list[list[Result]]:
+    """Runs that differ in their seed only, together."""
+    groups: dict[tuple[object, ...], list[Result]] = {}
     for run in results:
-        groups.setdefault(_alike(run.experiment, "seed"), []).append(run)
-    return {group[0].experiment: group for group in groups.values()}
+        alike = tuple(value for name, value in vars(run.experiment).items() if name != "seed")
+        groups.setdefault(alike, []).append(run)
+    return list(groups.values())
 
 
 def _describe(experiment: Experiment, labels: Mapping[str, str], apart: Differences) -> str:
@@ -429,14 +389,13 @@ def _describe(experiment: Experiment, labels: Mapping[str, str], apart: Differen
 def _run_rows(results: Iterable[Result]) -> list[tuple[object, ...]]:
     """One row of RUN_HEADER for each group over seeds; `end` is the mean of the last value, `seconds` their sum."""
     rows: list[tuple[object, ...]] = []
-    for e, group in _over_seeds(results).items():
-        metric = group[0].metric
+    for group in over_seeds(results):
+        e, metric = group[0].experiment, group[0].metric
         ends = [[v for v in run.series.get(metric, []) if v is not None][-1:] for run in group]
         end = "infeasible" if group[0].infeasible else float(np.mean(ends)) if all(ends) else None
-        options = ", ".join(f"{key}={value}" for key, value in e.loop.items())
-        data = e.spelled("data") + (f", {e.spelled('model')}" if e.model else "")
-        attack = e.spelled("attack") or "none"
-        what = (data, e.spelled("partition"), attack, e.epsilon, e.rule, e.m, e.rounds, e.step, options)
+        options = ", ".join(f"{key}={value}" for key, value in e.options)
+        data = f"{e.data}, {e.model}" if e.model else e.data
+        what = (data, e.dealt, e.attack or "none", e.epsilon, e.rule, e.m, e.rounds, e.step, options)
         rows.append((*what, _seeds(group), metric, end, _seconds(group)))
     return rows
 

@@ -159,41 +159,25 @@ class Store:
 
     def _read(self, path: Path) -> Result | None:
         """The result in a file; None for one that is damaged or of another format. No name in it is looked up or imported."""
-        record = _record(path)
-        if record is None:
-            return None
         try:
+            record = json.loads(path.read_bytes())
+            checksum, version = record.pop(CHECKSUM), record["format"]
+            if checksum != _checksum(record) or version != FORMAT:
+                return None
+            del record["format"]
             experiment = Experiment.recorded(record["experiment"])
-            series, weights = record["series"], _unpacked(record["weights"], (experiment.rounds, experiment.m))
-            infeasible, samples, constant = str(record["infeasible"]), record["samples"], record["constant"]
-            whole = record["format"] == FORMAT and bool(series) != bool(infeasible)
+            weights = _unpacked(record["weights"], (experiment.rounds, experiment.m))
+            result = Result(**{**record, "experiment": experiment, "weights": weights})
+            samples, constant, rounds = result.samples, result.constant, experiment.rounds
+            whole = bool(result.series) != bool(result.infeasible)
             whole = whole and (samples is None or len(samples) == experiment.m)
             whole = whole and (constant is None or 0 < constant <= 1)
-            if not whole or not all(_curve(values, experiment.rounds) for values in series.values()):
-                return None
-            return Result(
-                *(experiment, series, record["byzantine"], weights, record["seconds"], record["environment"]),
-                infeasible=infeasible,
-                samples=samples,
-                constant=constant,
-            )
-        except (AttributeError, KeyError, TypeError, ValueError, zlib.error):
+            return result if whole and all(_curve(line, rounds) for line in result.series.values()) else None
+        except (OSError, RecursionError, AttributeError, KeyError, TypeError, ValueError, zlib.error):
             return None
 
 
 CHECKSUM = "sha256"
-
-
-def _record(path: Path) -> dict[str, Any] | None:
-    """What a file holds; None where there is no such file, it is not JSON, or its checksum is wrong."""
-    try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(record, dict):
-        return None
-    kept = {name: value for name, value in record.items() if name != CHECKSUM}
-    return kept if record.get(CHECKSUM) == _checksum(kept) else None
 
 
 def _checksum(record: Mapping[str, Any]) -> str:

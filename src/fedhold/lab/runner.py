@@ -1,27 +1,49 @@
-"""Run experiments: one here and now, or many in processes or on a cluster, to be interrupted and resumed at will."""
+"""Run experiments: one here and now, or many in processes or on a cluster, to be interrupted and resumed at will.
+
+Processes of this machine and a Dask cluster are executors as in `concurrent.futures`; one loop runs over their futures.
+"""
 
 from __future__ import annotations
 
 import math
+import multiprocessing
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from fedhold.errors import InfeasibleError, integer
-from fedhold.lab.consensus import rsa, rsa_parameters
-from fedhold.lab.executors import News, run_tasks, tell
+from fedhold.errors import InfeasibleError, integer, positive
 from fedhold.lab.experiment import Experiment
-from fedhold.lab.federation import Counts, Federated, Round, federate
-from fedhold.lab.knowledge import Mask
+from fedhold.lab.federation import Federated, Round, federate, rsa, rsa_parameters
 from fedhold.lab.randomness import Purpose, chance
 from fedhold.lab.results import Result, Store, environment
 from fedhold.lab.scenarios import prepare
 from fedhold.lab.tasks import Measurable, Task
 from fedhold.report import ProgressLines
+
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "FEDHOLD_THREADS"), "1")
+EVERY = 0.1  # seconds between two looks at how far the workers are
+CONNECT = 30.0  # seconds to find the scheduler of a cluster
+WORKERS = 300.0  # seconds to wait for its first worker
+NOT_BEGUN = -1.0
+DIED = (
+    "a worker process died without a message: killed, or out of memory. This ran in it, or beside it. What is finished is "
+    "stored, and the same command goes on from there; fewer jobs need less memory. A script that starts workers must do so "
+    'under `if __name__ == "__main__":`.'
+)
 
 
 def run(
@@ -32,58 +54,38 @@ def run(
     checkpoint  a file to resume from, written after every round
     on_round    called with every row of the history
 
-    >>> small = (("samples", 200), ("d", 5))
-    >>> result = run(Experiment("synthesized", "huber", "sign_flip", 0.2, 0, m=20, rounds=3, options=small))
+    >>> result = run(Experiment("synthesized(d=5, samples=200)", "huber", "sign_flip", 0.2, 0, m=20, rounds=3))
     >>> len(result.series["rmse"]), len(result.byzantine)
     (3, 4)
     """
-    begun = time.perf_counter()
-    m, seed = experiment.m, experiment.seed
-    byzantine = np.zeros(m, dtype=bool)
-    byzantine[chance(seed, Purpose.BYZANTINE).permutation(m)[: experiment.liars]] = True
-    reason, learnt, counts, constant = "", None, None, None
+    begun, e = time.perf_counter(), experiment
+    byzantine = np.zeros(e.m, dtype=bool)
+    byzantine[chance(e.seed, Purpose.BYZANTINE).permutation(e.m)[: e.liars]] = True
+    liars, options = np.flatnonzero(byzantine).tolist(), dict[str, Any](e.options)
+    keep = options.pop("keep_weights", 0)
+    options |= {"attack": e.attack, "byzantine": byzantine, "rounds": e.rounds, "step": e.step, "seed": e.seed}
+    options |= {"checkpoint": checkpoint, "on_round": on_round}
+    consensus = rsa_parameters(e.rule)
     try:
-        learnt, counts, constant = _learnt(experiment, byzantine, checkpoint, on_round)
+        scenario = prepare(e.data, e.partition, e.m, e.seed, model=e.model)
+        task, shards = scenario.task, scenario.shards
+        if consensus is None:
+            learnt = federate(task, shards, rule=e.rule, **options)
+        else:
+            learnt = rsa(task, shards, **consensus, **options)
     except InfeasibleError as refusal:
-        reason = str(refusal)
-    kept = None if learnt is None or not experiment.loop.get("keep_weights") else learnt.weights
+        return Result(e, {}, liars, None, time.perf_counter() - begun, environment(), str(refusal))
+    kept = learnt.weights if keep else None
     return Result(
-        experiment=experiment,
-        series={} if learnt is None else _series(learnt),
-        byzantine=np.flatnonzero(byzantine).tolist(),
+        experiment=e,
+        series=_series(learnt),
+        byzantine=liars,
         weights=None if kept is None else kept.astype(np.float16),
         seconds=time.perf_counter() - begun,
         environment=environment(),
-        infeasible=reason,
-        samples=None if kept is None or counts is None else counts.tolist(),
-        constant=constant,
+        samples=None if kept is None else shards.counts.tolist(),
+        constant=_constant(task),
     )
-
-
-def _learnt(
-    experiment: Experiment,
-    byzantine: Mask,
-    checkpoint: Path | None,
-    on_round: Callable[[Round], None] | None,
-) -> tuple[Federated, Counts, float | None]:
-    """What the run has learnt, the clients' n_i, and the accuracy of one answer for all."""
-    seed, data, partition = experiment.seed, experiment.part("data"), experiment.part("partition")
-    model = None if experiment.model is None else experiment.part("model")
-    scenario = prepare(data, partition, experiment.m, seed, model=model)
-    lies = {} if experiment.attack is None else experiment.part("attack").parameters
-    loop = {name: value for name, value in experiment.loop.items() if name != "keep_weights"}
-    common: dict[str, Any] = {
-        **{"attack": experiment.attack, "attack_parameters": lies, "byzantine": byzantine},
-        **{"rounds": experiment.rounds, "step": experiment.step, "seed": seed, "checkpoint": checkpoint},
-        **{"on_round": on_round, **loop},
-    }
-    task, shards = scenario.task, scenario.shards
-    consensus = rsa_parameters(experiment.rule)
-    if consensus is not None:
-        learnt = rsa(task, shards, **consensus, **common)
-    else:
-        learnt = federate(task, shards, rule=experiment.rule, **common)
-    return learnt, shards.counts, _constant(task)
 
 
 def _constant(task: Task) -> float | None:
@@ -119,13 +121,14 @@ def run_all(experiments: Sequence[Experiment], store: Store, *, jobs: int = 2, p
     this is called again. An experiment that a bound refuses has a result that says so; one that fails for another reason is an
     error after all others are done.
     """
-    missing = [experiment for experiment in dict.fromkeys(experiments) if not store.has(experiment)]
-    missing.sort(key=lambda e: (-e.cost, e.data, e.partition, e.m, e.seed))  # neighbours share their data
-    failures = run_cells(missing, store, jobs=jobs, progress=progress)
+    whole = sorted(
+        experiments, key=lambda e: (-e.cost, e.data, e.partition, e.m, e.seed)
+    )  # neighbours share their data
+    failures = run_cells(whole, store, jobs=jobs, progress=progress)
     if failures:
         first = next(iter(failures))
         raise RuntimeError(
-            f"{len(failures)} of {len(missing)} experiments failed. The first, {first}:\n{failures[first]}"
+            f"{len(failures)} of {len(experiments)} experiments failed. The first, {first}:\n{failures[first]}"
         )
     return [store.get(experiment) for experiment in experiments]
 
@@ -140,7 +143,7 @@ def run_cells(
     seconds: float = math.inf,
     progress: bool = True,
 ) -> dict[Experiment, str]:
-    """Run experiments in the order in which they are given, store each result, and return the tracebacks of those that failed.
+    """Run the experiments that are not in the store, in the order in which they are given; return the tracebacks of failures.
 
     store        where results go, one file each, as soon as they are there
     jobs         how many processes on this machine
@@ -150,36 +153,32 @@ def run_cells(
     progress     whether to show a bar with the time left on the terminal, or a line now and then where there is none
     """
     integer(jobs, "jobs", at_least=1)
+    positive(seconds, "seconds", zero=True, infinite=True)
     failures: dict[Experiment, str] = {}
+    missing = [one for one in dict.fromkeys(experiments) if not store.has(one)] if seconds else []
     deadline = time.monotonic() + seconds
-    here = store if cluster is None else None  # A worker of another machine does not see this one's files.
-    running = run_tasks(_work, [(one, here, checkpoints) for one in experiments], jobs=jobs, cluster=cluster)
-    with closing(running) as events, _bar([one.cost for one in experiments], shown=progress) as reached:
+    kept = checkpoints and cluster is None  # A worker of another machine does not see this one's files.
+    tasks = [(one, store.checkpoint(one) if kept else None) for one in missing]
+    running = run_tasks(_work, tasks, jobs=jobs, cluster=cluster)
+    with closing(running) as events, _bar([one.cost for one in missing], shown=progress) as reached:
         for event in events:
+            reached(event.task, event.fraction if isinstance(event, News) else 1.0)
             if isinstance(event, News):
-                reached(event.task, event.fraction)
                 continue
             if event.failure is not None:
-                failures[experiments[event.task]] = event.failure
-            elif event.result is not None:
+                failures[missing[event.task]] = event.failure
+            else:
                 store.put(event.result)
-            reached(event.task, 1.0)
+                store.checkpoint(missing[event.task]).unlink(missing_ok=True)
             if time.monotonic() > deadline:
                 break
     return failures
 
 
-def _work(task: tuple[Experiment, Store | None, bool]) -> Result | None:
-    """Run one experiment in a worker process, and store its result, so that nothing is lost; without a store, return it."""
-    experiment, store, checkpoints = task
-    checkpoint = store.checkpoint(experiment) if store is not None and checkpoints else None
-    result = run(experiment, checkpoint, lambda row: tell(row.round / experiment.rounds))
-    if store is None:
-        return result
-    store.put(result)
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
-    return None
+def _work(task: tuple[Experiment, Path | None]) -> Result:
+    """Run one experiment in a worker process."""
+    experiment, checkpoint = task
+    return run(experiment, checkpoint, lambda row: tell(row.round / experiment.rounds))
 
 
 @contextmanager
@@ -189,20 +188,180 @@ def _bar(costs: list[float], *, shown: bool) -> Iterator[Callable[[int, float], 
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console, total, now, begun = Console(stderr=True), sum(costs), ProgressLines(), time.monotonic()
-    done, runs, completed = [0.0] * len(costs), 0, 0.0
+    done = np.zeros(len(costs))
     columns = (TextColumn("{task.fields[runs]} of {task.fields[all]} runs"), BarColumn(None), TimeRemainingColumn())
     bar = shown and bool(costs) and console.is_terminal
     with Progress(*columns, console=console, disable=not bar, speed_estimate_period=600, expand=True) as progress:
         shown_task = progress.add_task("", total=total, runs=0, all=len(costs))
 
         def reached(number: int, fraction: float) -> None:
-            nonlocal runs, completed
-            completed += (fraction - done[number]) * costs[number]
-            runs += done[number] < 1.0 <= fraction  # the last round is told before the result
             done[number] = fraction
+            completed, runs = float(done @ costs), int((done == 1.0).sum())
             progress.update(shown_task, completed=completed, runs=runs)
             if shown and not bar and completed:
                 left = (time.monotonic() - begun) * (total / completed - 1)
                 now.say(f"{runs} of {len(costs)} runs, {completed / total:.0%}; about {left / 60:.0f} min left")
 
         yield reached
+
+
+# Work for other processes
+
+
+@dataclass(frozen=True)
+class News:
+    """How much of a task is done: a fraction. Tasks are named by their place in the list."""
+
+    task: int
+    fraction: float
+
+
+@dataclass(frozen=True)
+class Done:
+    """A task has ended.
+
+    result   what the work returned
+    failure  why there is no result: what an error by which calls are refused says, or the traceback of another one
+    """
+
+    task: int
+    result: Any = None
+    failure: str | None = None
+
+
+def run_tasks(
+    work: Callable[[Any], Any], tasks: Sequence[Any], *, jobs: int = 2, cluster: str | None = None
+) -> Generator[News | Done]:
+    """Run work(task) for every task in other processes, and yield what happens as it happens.
+
+    work     a function that the workers can import by name; on this machine it may `tell` how far it is
+    tasks    values that can be pickled
+    jobs     how many processes of this machine; each uses one thread, so that their number changes no bit of a result
+    cluster  the address of a Dask scheduler, such as tcp://10.0.0.1:8786, to use its workers instead. They need fedhold, the
+             data sets, and the modules of your own parts
+
+    A task that fails stops no other. Where a worker process of this machine dies, the tasks that had begun fail, and the rest
+    is left. Close the iterator to stop: the processes end at once, as they do if this one is killed, and a cluster withdraws
+    what has not begun. A cluster that cannot be reached is a RuntimeError.
+    """
+    if not tasks:
+        return
+    memory = multiprocessing.get_context("spawn").RawArray("d", len(tasks))
+    fractions = np.frombuffer(memory)
+    fractions[:] = NOT_BEGUN
+    with _processes(min(jobs, len(tasks)), memory) if cluster is None else _cluster(cluster) as executor:
+        waiting: dict[Future[tuple[Any, str | None]], int] = {}
+        ended: SimpleQueue[Future[tuple[Any, str | None]]] = SimpleQueue()
+        for number, task in enumerate(tasks):
+            future = executor.submit(_attempt, work, number, task)
+            waiting[future] = number
+            future.add_done_callback(ended.put)
+        while waiting:
+            try:
+                future = ended.get(timeout=EVERY)
+            except Empty:
+                yield from (News(number, float(fractions[number])) for number in _begun(fractions))
+                continue
+            number = waiting.pop(future)
+            try:
+                result, failure = future.result()
+            except BrokenExecutor:
+                if not _begun(fractions):
+                    raise RuntimeError(DIED) from None
+                yield from (Done(number, failure=DIED) for number in _begun(fractions))
+                return
+            except Exception:  # The result cannot be sent, or a worker of the cluster was lost too often.
+                result, failure = None, traceback.format_exc()
+            fractions[number] = NOT_BEGUN
+            yield Done(number, result, failure)
+
+
+def _begun(fractions: NDArray[np.float64]) -> list[int]:
+    """The tasks that are being worked on."""
+    return [int(number) for number in np.flatnonzero(fractions > NOT_BEGUN)]
+
+
+@contextmanager
+def _processes(jobs: int, memory: Any) -> Iterator[Executor]:
+    """Processes of this machine; `memory` holds how far each task is."""
+    context = multiprocessing.get_context("spawn")
+    watched, alive = context.Pipe(duplex=False)  # The workers watch one end; the other one closes with this process.
+    pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(watched, memory))
+    try:
+        yield pool
+    except BaseException:  # Stopped early: the workers end in the middle of their work.
+        alive.close()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        alive.close()
+        watched.close()
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Executor]:
+    """The workers of a Dask cluster."""
+    try:
+        from distributed import Client
+    except ImportError as reason:
+        raise ImportError("a cluster needs Dask. From a checkout: pip install '.[dask]' distributed") from reason
+    try:
+        client = Client(address, timeout=CONNECT, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as reason:
+        raise RuntimeError(
+            f"no Dask scheduler answers at {address!r} within {CONNECT:.0f} s ({type(reason).__name__}: {reason}). Start one "
+            "with `dask scheduler`, and workers with `dask worker ADDRESS`."
+        ) from None
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=WORKERS)
+        except TimeoutError:
+            raise RuntimeError(
+                f"the cluster at {address} has had no worker for {WORKERS:.0f} s. Start some with `dask worker {address}`."
+            ) from None
+        executor = client.get_executor(pure=False)  # Equal tasks of two runs share no result: it may be gone.
+        try:
+            yield executor
+        finally:
+            executor.shutdown(wait=False)
+
+
+# In the worker processes
+
+_fractions: Any = None
+_number = 0
+
+
+def tell(fraction: float) -> None:
+    """Say how much of the task at hand is done. A process that works for no other one on this machine has nobody to tell."""
+    if _fractions is not None:
+        _fractions[_number] = fraction
+
+
+def _begin(watched: Connection, memory: Any) -> None:
+    """Prepare a new worker process."""
+    global _fractions
+    _fractions = memory
+    os.environ.update(ONE_THREAD)  # for libraries that are loaded later, such as torch
+    threadpool_limits(1)  # for the BLAS of NumPy, which is loaded
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the first one decides.
+    threading.Thread(target=_end_with, args=(watched,), daemon=True).start()
+
+
+def _end_with(watched: Connection) -> None:
+    """End this process when the other end of the pipe is closed: nothing is ever sent."""
+    watched.poll(None)
+    os._exit(0)
+
+
+def _attempt(work: Callable[[Any], Any], number: int, task: Any) -> tuple[Any, str | None]:
+    """The result, and why there is none: an error travels as text, since not every one can be pickled."""
+    global _number
+    _number = number
+    tell(0.0)
+    try:
+        return work(task), None
+    except (ValueError, TypeError, OSError, RuntimeError) as problem:
+        return None, str(problem)
+    except Exception:
+        return None, traceback.format_exc()

@@ -8,13 +8,12 @@ model  a function in MODELS, or the user's own      -> the task
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +30,9 @@ from fedhold.spec import Part, function_named
 # What data and models are passed if they have such parameters.
 PASSED = ("seed", "cut", "m", "model", "samples_to_test")
 CLASSES = 10  # of the images in rows, but for those of writers
-LARGEST = 10_000_000  # samples of a data set that is read item by item
 
 Cut = Callable[[Labels | int, int, np.random.Generator], list[Indices]]
 Model = Callable[[Samples, int], Task]  # makes the task from the samples to test on and the number of classes
-Maker = TypeVar("Maker", bound=Callable[..., "Scenario | Task"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,45 +43,18 @@ class Scenario:
     shards: Shards
 
 
-def costs(rounds: float) -> Callable[[Maker], Maker]:
-    """Declare, as a decorator, how long a round on this data takes, in rounds on `synthesized`; or a model, in rounds with the
-    usual model of the data.
-    """
-
-    def mark(make: Maker) -> Maker:
-        make.round_cost = rounds  # type: ignore[attr-defined]
-        return make
-
-    return mark
-
-
-def has_clients(whose: str) -> Callable[[Maker], Maker]:
-    """Declare, as a decorator, that the data has clients of its own, so that no partition deals it out.
-
-    whose  what to say in place of a partition, such as "by writer"
-    """
-
-    def mark(make: Maker) -> Maker:
-        make.own_clients = whose  # type: ignore[attr-defined]
-        return make
-
-    return mark
-
-
 def clients_of(data: str) -> str:
-    """What the maker of this data declares by `has_clients`; "" if it declares nothing, or is unknown here.
+    """Whose the clients of data are that has some of its own, so that no partition deals it out; "" for all other data.
 
-    >>> clients_of("femnist"), clients_of("mnist")
+    >>> clients_of("femnist(hidden=8)"), clients_of("mnist")
     ('by writer', '')
     """
-    return getattr(DATA.get(data), "own_clients", "")
+    return OWN_CLIENTS.get(data.partition("(")[0], "")
 
 
 def cost_of(data: str, model: str | None = None) -> float:
-    """What the makers of this data and model declare by `costs`; 1 for those that declare nothing."""
-    makers = [function_named(data, "data", DATA)]
-    makers += [] if model is None else [function_named(model, "model", MODELS)]
-    return math.prod(getattr(make, "round_cost", 1.0) for make in makers)
+    """How long a round takes, in rounds on `synthesized`."""
+    return ROUND_COSTS.get(data, 1.0) * ROUND_COSTS.get(model or "", 1.0)
 
 
 def synthesized(seed: int, cut: Cut, m: int, *, samples: int = 10_000, d: int = 50, factor: float = 0.5) -> Scenario:
@@ -100,7 +70,7 @@ def synthesized(seed: int, cut: Cut, m: int, *, samples: int = 10_000, d: int = 
     >>> synthesized(0, PARTITIONS["balanced"], 4, samples=20, d=3).shards.counts
     array([5, 5, 5, 5])
     """
-    return _regression(seed, cut, m, variance=0.0, samples=samples, d=d, factor=factor)
+    return heterogeneous(seed, cut, m, variance=0.0, samples=samples, d=d, factor=factor)
 
 
 def heterogeneous(
@@ -113,89 +83,51 @@ def heterogeneous(
     >>> heterogeneous(0, PARTITIONS["balanced"], 4, samples=20, d=3).task.d
     3
     """
-    return _regression(seed, cut, m, variance=variance, samples=samples, d=d, factor=factor)
-
-
-def _regression(seed: int, cut: Cut, m: int, *, variance: float, samples: int, d: int, factor: float) -> Scenario:
     parts = cut(integer(samples, "samples", at_least=1), m, chance(seed, Purpose.PARTITION))
     rng = chance(seed, Purpose.DATA)
     train = datasets.synthesized(rng, samples=samples, d=d, parts=parts, variance=variance).train
     return Scenario(LinearRegression(train, positive(factor, "factor")), shard(train, parts))
 
 
-@costs(15)
-def mnist(
-    seed: int,
-    cut: Cut,
-    m: int,
-    model: Model | None = None,
-    *,
-    samples: int = 60_000,
-    hidden: int = 32,
-    tests: int = 10_000,
-) -> Scenario:
-    """Handwritten digits and a network with one hidden layer, the paper's section 7.2.
+def _image_data(name: str, samples: int, what: str) -> Callable[..., Scenario]:
+    """The data of images in ten classes that the function of this name in `datasets` reads."""
+
+    def make(
+        seed: int,
+        cut: Cut,
+        m: int,
+        model: Model | None = None,
+        *,
+        samples: int = samples,
+        hidden: int = 32,
+        tests: int = 10_000,
+    ) -> Scenario:
+        load = getattr(datasets, name)
+        images = _images(load) if model is None else load()  # Torch wants pixels in [0, 1].
+        train, test = _first(images.train, samples, "samples"), _first(images.test, tests, "tests")
+        parts = cut(train.targets, m, chance(seed, Purpose.PARTITION))
+        task = Mlp(test, hidden=hidden) if model is None else model(test, CLASSES)
+        return Scenario(task, shard(train, parts))
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"""{what}
 
     seed       of the partition
     cut        deals the images out: a function of PARTITIONS with its parameters
     m          the number of clients
-    model      makes the task from the test images, in place of that network
-    samples    use only the first so many of the 60,000 training images
+    model      makes the task from the test images, in place of a network with one hidden layer
+    samples    use only the first so many of the {samples:,} training images
     hidden     the number of hidden units
     tests      measure on only the first so many of the 10,000 test images
     """
-    return _classification(datasets.mnist, seed, cut, m, model, samples=samples, hidden=hidden, tests=tests)
+    return make
 
 
-@costs(15)
-def fashion_mnist(
-    seed: int,
-    cut: Cut,
-    m: int,
-    model: Model | None = None,
-    *,
-    samples: int = 60_000,
-    hidden: int = 32,
-    tests: int = 10_000,
-) -> Scenario:
-    """Images of clothes in place of digits; the parameters are those of mnist."""
-    return _classification(datasets.fashion_mnist, seed, cut, m, model, samples=samples, hidden=hidden, tests=tests)
-
-
-@costs(50)
-def cifar10(
-    seed: int,
-    cut: Cut,
-    m: int,
-    model: Model | None = None,
-    *,
-    samples: int = 50_000,
-    hidden: int = 32,
-    tests: int = 10_000,
-) -> Scenario:
-    """Photographs of ten kinds of things, in colours; model = "resnet18" or "cnn" in place of the network.
-
-    samples    use only the first so many of the 50,000 training images; the other parameters are those of mnist
-    """
-    return _classification(datasets.cifar10, seed, cut, m, model, samples=samples, hidden=hidden, tests=tests)
-
-
-def _classification(
-    load: Callable[[], datasets.Images],
-    seed: int,
-    cut: Cut,
-    m: int,
-    model: Model | None,
-    *,
-    samples: int,
-    hidden: int,
-    tests: int,
-) -> Scenario:
-    images = _images(load) if model is None else load()  # Torch wants pixels in [0, 1].
-    train, test = _first(images.train, samples, "samples"), _first(images.test, tests, "tests")
-    parts = cut(train.targets, m, chance(seed, Purpose.PARTITION))
-    task = Mlp(test, hidden=hidden) if model is None else model(test, CLASSES)
-    return Scenario(task, shard(train, parts))
+mnist = _image_data("mnist", 60_000, "Handwritten digits and a network with one hidden layer, the paper's section 7.2.")
+fashion_mnist = _image_data("fashion_mnist", 60_000, "Images of clothes in place of digits.")
+cifar10 = _image_data(
+    "cifar10", 50_000, 'Photographs of ten kinds of things, in colours; model = "resnet18" or "cnn" suits them.'
+)
 
 
 def _first(samples: Samples, count: int, name: str) -> Samples:
@@ -228,8 +160,6 @@ def heart_disease(seed: int, cut: Cut, m: int, model: Model | None = None, *, hi
     return Scenario(Mlp(test, hidden=hidden, classes=2) if model is None else model(test, 2), shard(train, parts))
 
 
-@costs(15)
-@has_clients("by writer")
 def femnist(m: int, model: Model | None = None, *, hidden: int = 32) -> Scenario:
     """Letters and digits by writer, 62 classes, and a network with one hidden layer; a client is a writer.
 
@@ -301,7 +231,6 @@ def linear_regression(samples_to_test: Samples) -> Task:
     return LinearRegression(samples_to_test)
 
 
-@costs(500)  # as many times the products per sample of the usual network
 def cnn(samples_to_test: Samples, *, classes: int, width: int = 32, hidden: int = 512) -> Task:
     """Two convolutions of 5 x 5, each with pooling, a hidden layer and a softmax, for images.
 
@@ -321,7 +250,6 @@ def cnn(samples_to_test: Samples, *, classes: int, width: int = 32, hidden: int 
     return TorchTask(module, usual_loss(samples_to_test), samples_to_test, vectorized=False, chunk=512)
 
 
-@costs(5000)
 def resnet18(samples_to_test: Samples, *, classes: int, width: int = 64, groups: int = 2) -> Task:
     """A residual network of 18 layers for small images, with group normalisation.
 
@@ -353,6 +281,9 @@ def _networks(name: str) -> ModuleType:
     return networks
 
 
+# Of a round, in rounds on `synthesized`; of a model, in rounds with the usual model of the data, by the products per sample.
+ROUND_COSTS = {"mnist": 15, "fashion_mnist": 15, "femnist": 15, "cifar10": 50, "cnn": 500, "resnet18": 5000}
+OWN_CLIENTS = {"femnist": "by writer"}
 MODELS: dict[str, Callable[..., Any]] = {make.__name__: make for make in (mlp, linear_regression, cnn, resnet18)}
 WITHOUT_TORCH = ("mlp", "linear_regression")
 
@@ -396,9 +327,8 @@ def samples_of(given: Any, name: str = "data") -> Samples:
     if isinstance(given, tuple) and len(given) == 2:
         inputs, targets = np.asarray(given[0]), np.asarray(given[1])
     elif hasattr(given, "__getitem__") and hasattr(given, "__len__"):
-        count = len(given)
-        require(0 < count <= LARGEST, name, needs=f"1 to {LARGEST} samples", remedy="Take part of it.", samples=count)
-        items = [given[i] for i in range(count)]
+        require(len(given) > 0, name, needs="at least one sample", remedy="Fill it.", samples=0)
+        items = [given[i] for i in range(len(given))]
         inputs = np.stack([np.asarray(item[0]) for item in items])
         targets = np.array([np.asarray(item[1]).item() for item in items])
     else:
@@ -407,12 +337,8 @@ def samples_of(given: Any, name: str = "data") -> Samples:
             "(inputs, targets), (test_inputs, test_targets)."
         )
     rows = inputs.reshape(len(inputs), -1) if inputs.ndim else inputs
-    fits = (
-        inputs.ndim > 0
-        and targets.shape == (len(inputs),)
-        and inputs.dtype.kind in "fiu"
-        and targets.dtype.kind in "fiu"
-    )
+    fits = inputs.ndim > 0 and targets.shape == (len(inputs),)
+    fits = fits and inputs.dtype.kind in "fiu" and targets.dtype.kind in "fiu"
     remedy = "Numbers only; for classes, whole numbers from 0."
     met = {"inputs": inputs.shape, "targets": targets.shape, "dtypes": f"{inputs.dtype}, {targets.dtype}"}
     require(fits, name, needs="a row of inputs and one target for every sample", remedy=remedy, **met)
@@ -442,10 +368,8 @@ def checked_parts(parts: Any, m: int, total: int, name: str) -> list[Indices]:
     remedy = "Return a list of m arrays of indices, such as np.array_split(rng.permutation(len(labels)), m)."
     require(len(found) == m, name, needs=f"to return {m} arrays, one per client", remedy=remedy, returned=len(found))
     for i, part in enumerate(found):
-        whole = part.ndim == 1 and part.size > 0 and part.dtype.kind in "iu"
-        require(
-            whole, name, needs="indices for every client", remedy=remedy, client=i, shape=part.shape, dtype=part.dtype
-        )
+        whole, met = part.ndim == 1 and part.size > 0 and part.dtype.kind in "iu", (part.shape, str(part.dtype))
+        require(whole, name, needs="indices for every client", remedy=remedy, client=i, met=met)
     every: NDArray[Any] = np.concatenate(found)
     inside = bool((every >= 0).all() and (every < total).all())
     require(inside, name, needs=f"indices from 0 to {total - 1}", remedy=remedy, least=every.min(), largest=every.max())

@@ -109,9 +109,6 @@ class Task(Protocol):
     def gradients(self, w: Floats, shards: Shards, out: Floats | None = None) -> Floats:
         """(m, d) every client's mean gradient at w, in the precision of the samples; written into `out` if given."""
 
-    def loss(self, w: Floats, samples: Samples) -> float:
-        """The mean of f(w, z) over samples."""
-
     def evaluate(self, w: Floats) -> dict[str, float]:
         """The metrics that are plotted, by name."""
 
@@ -158,15 +155,12 @@ class LinearRegression:
         _client_products(residuals[:, None], shards.inputs, shards.offsets, out[:, None, :])
         return out
 
-    def loss(self, w: Floats, samples: Samples) -> float:
-        return float(np.mean((samples.inputs @ w - samples.targets) ** 2) * self.factor)
-
     def evaluate(self, w: Floats) -> dict[str, float]:
         return self.measure(w, self.samples)
 
     def measure(self, w: Floats, samples: Samples) -> dict[str, float]:
         """The metrics on other samples than the task's own."""
-        loss = self.loss(w, samples)
+        loss = float(np.mean((samples.inputs @ w - samples.targets) ** 2) * self.factor)
         return {"rmse": float(np.sqrt(loss / self.factor)), "loss": loss}
 
 
@@ -234,9 +228,6 @@ class Mlp:
             back *= unit
             _client_products(back, x, ends, G1[clients])
         return out
-
-    def loss(self, w: Floats, samples: Samples) -> float:
-        return self.measure(w, samples)["loss"]
 
     def evaluate(self, w: Floats) -> dict[str, float]:
         return self.measure(w, self.samples)

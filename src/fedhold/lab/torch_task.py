@@ -104,9 +104,6 @@ class TorchTask:
             return result
         return self._by_loop(parameters, shards, out)
 
-    def loss(self, w: Floats, samples: Samples) -> float:
-        return self.measure(w, samples)["loss"]
-
     def evaluate(self, w: Floats) -> dict[str, float]:
         return self.measure(w, self.samples)
 
@@ -115,7 +112,8 @@ class TorchTask:
         for clients, rows, weights in _chunks(shards, self.chunk):
             inputs, targets = self._inputs(shards.inputs[rows]), self._tensor(shards.targets[rows])
             gradients = together(parameters, inputs, targets, self._tensor(weights))
-            self._write(gradients, out, clients)
+            pieces = [gradients[name].detach().reshape(len(clients), -1) for name in self._trained]
+            out[clients] = self._torch.cat(pieces, dim=1).cpu().numpy()
         return out
 
     def _by_loop(self, parameters: dict[str, Any], shards: Shards, out: Floats) -> Floats:
@@ -179,13 +177,6 @@ class TorchTask:
         require(w.shape == (self.d,), "w", needs=f"shape ({self.d},)", remedy="Use task.initial(rng).", shape=w.shape)
         pieces = self._torch.split(self._tensor(w), [value.numel() for value in self._trained.values()])
         return {name: p.reshape(v.shape) for (name, v), p in zip(self._trained.items(), pieces, strict=True)}
-
-    def _write(self, gradients: dict[str, Any], out: Floats, clients: NDArray[np.intp] | slice) -> None:
-        start = 0
-        for name in self._trained:
-            rows = gradients[name].detach().reshape(len(gradients[name]), -1)
-            out[clients, start : start + rows.shape[1]] = rows.cpu().numpy()
-            start += rows.shape[1]
 
 
 def usual_loss(samples: Samples) -> Criterion:

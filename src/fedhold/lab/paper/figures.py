@@ -152,15 +152,14 @@ class Subfigure:
 
 @cache  # an experiment checks itself when it is made, and curves are asked for again and again
 def _curve(subfigure: Subfigure, label: str, plan: Plan) -> tuple[Experiment, ...]:
-    rule, extra = subfigure.rule(label, plan.reading.told), list[tuple[str, str | int]]()
-    if subfigure.attack == HLMA and label not in (PAPER_T, AUTOMATIC_T):
-        # The liars assume the T of the paper's Huber server, whatever rule they meet, so that all rules meet the same lies.
-        extra.append(("attack_threshold", subfigure.threshold))
-    runs = []
+    rule, runs = subfigure.rule(label, plan.reading.told), []
     for run in _runs(subfigure, rule, plan):
+        if subfigure.attack == HLMA and label not in (PAPER_T, AUTOMATIC_T):
+            # The liars assume the T of the paper's Huber server, whatever rule they meet, so that all meet the same lies.
+            run = replace(run, attack=f"{HLMA}(threshold={subfigure.threshold})")
         watched = subfigure.watched and label == AUTOMATIC_T and run.seed == 0
-        watching = [("keep_weights", 1), ("certify", subfigure.liars)] if watched else []
-        runs.append(plan.reading.of(replace(run, options=(*run.options, *extra, *watching))))
+        watching = (("keep_weights", 1), ("certify", subfigure.liars)) if watched else ()
+        runs.append(plan.reading.of(replace(run, options=watching)))
     return tuple(runs)
 
 
@@ -176,7 +175,7 @@ def _runs(subfigure: Subfigure, rule: str, plan: Plan) -> list[Experiment]:
     on_mnist = subfigure.data == "mnist"
     return [
         Experiment(
-            data=subfigure.data,
+            data=subfigure.data if subfigure.variance is None else f"{subfigure.data}(variance={subfigure.variance})",
             rule=rule,
             attack=subfigure.attack,
             epsilon=subfigure.epsilon,
@@ -185,7 +184,6 @@ def _runs(subfigure: Subfigure, rule: str, plan: Plan) -> list[Experiment]:
             partition=subfigure.partition,
             rounds=plan.mnist_rounds if on_mnist else SYNTHESIZED_ROUNDS,
             step=MNIST_STEP if on_mnist else SYNTHESIZED_STEP,
-            options=() if subfigure.variance is None else (("variance", subfigure.variance),),
         )
         for seed in plan.seeds_for(subfigure.data)
     ]

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 
 from fedhold.lab import Experiment
 
-Option = str | float | int
-
 SYNTHESIZED_ROUNDS, SYNTHESIZED_STEP = 200, 0.02  # section 7.1
 
 # The paper states neither for MNIST. The rule, which looks at the mean without liars alone (seeds 0, 1, 2):
@@ -42,7 +40,7 @@ class Reading:
     value    the value, in words
     data     the data whose runs it changes; none named: all
     attacks  the attacks under which it changes runs; none named: all, and the runs without liars
-    options  of the experiment that it sets
+    part, parameters    "data" or "attack", and the parameters of it that it sets
     rounds, step    that it sets
     told     the number of liars that baselines are told, in multiples of the true one
     judged   the round after which the same runs are judged; None: the last
@@ -52,7 +50,8 @@ class Reading:
     value: str
     data: tuple[str, ...] = ()
     attacks: tuple[str, ...] = ()
-    options: tuple[tuple[str, Option], ...] = ()
+    part: str = "data"
+    parameters: tuple[tuple[str, str | float], ...] = ()
     rounds: int | None = None
     step: float | None = None
     told: float = 1.0
@@ -62,16 +61,13 @@ class Reading:
         """The run under this reading; the same one where the reading does not touch it."""
         if not self.touches(run):
             return run
-        return replace(
-            run,
-            options=tuple({**dict(run.options), **dict(self.options)}.items()),
-            rounds=self.rounds or run.rounds,
-            step=self.step or run.step,
-        )
+        run = run.given(self.part, **dict(self.parameters)) if self.parameters else run
+        return replace(run, rounds=self.rounds or run.rounds, step=self.step or run.step)
 
     def touches(self, run: Experiment) -> bool:
         """Whether the run is on the data, and under an attack, that this reading is about."""
-        return (not self.data or run.data in self.data) and (not self.attacks or run.attack in self.attacks)
+        data, attack = run.part("data").name, run.part("attack").name if run.attack else None
+        return (not self.data or data in self.data) and (not self.attacks or attack in self.attacks)
 
     def end(self, run: Experiment) -> int:
         """The number of rounds by which a run is judged."""
@@ -124,7 +120,8 @@ CHOICES: tuple[Choice, ...] = (
                 "largest lambda",
                 'the largest lambda that Krum follows, as "maximizes" says',
                 attacks=(KA,),
-                options=(("attack_search", "largest"),),
+                part="attack",
+                parameters=(("search", "largest"),),
             ),
         ),
     ),
@@ -138,7 +135,8 @@ CHOICES: tuple[Choice, ...] = (
                 "HLMA from g_0",
                 'all from g_0, as KA does, in the sense of "max s^T (g_0 - g)"',
                 attacks=(HLMA,),
-                options=(("attack_start", "mean"),),
+                part="attack",
+                parameters=(("start", "mean"),),
             ),
         ),
     ),
@@ -147,7 +145,7 @@ CHOICES: tuple[Choice, ...] = (
         "we plot the square root of the l_2 regression loss",
         "7.1",
         "the loss is half of the square, so that gradients have no factor 2",
-        (Reading("loss without 1/2", "gradients twice as long", data=REGRESSION, options=(("factor", 1.0),)),),
+        (Reading("loss without 1/2", "gradients twice as long", data=REGRESSION, parameters=(("factor", 1.0),)),),
     ),
     Choice(
         "N(0, 0.2)",
@@ -159,7 +157,7 @@ CHOICES: tuple[Choice, ...] = (
                 "deviation .2",
                 "0.2 is the standard deviation",
                 data=("heterogeneous",),
-                options=(("variance", 0.04),),
+                parameters=(("variance", 0.04),),
             ),
         ),
     ),
@@ -173,7 +171,8 @@ CHOICES: tuple[Choice, ...] = (
                 "liars know their own",
                 "g_0, its sign and the extremes are those of the liars' own honest gradients",
                 attacks=(KA, TMA, HLMA),
-                options=(("attack_knows", "own"),),
+                part="attack",
+                parameters=(("knows", "own"),),
             ),
         ),
     ),

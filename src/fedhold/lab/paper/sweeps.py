@@ -260,11 +260,10 @@ def _default_label() -> str:
 
 
 def _synthesized(rule: str, attack: str | None, epsilon: float, seed: int, effort: Effort) -> Experiment:
-    options: list[tuple[str, str | int]] = [("samples", SAMPLES * effort.m), ("evaluate_every", effort.rounds)]
     if attack == HLMA and not rule.startswith("huber"):
-        options.append(("attack_threshold", T))  # as in the figures: all rules meet the lies that fit the paper's
+        attack = f"{HLMA}(threshold={T})"  # as in the figures: all rules meet the lies that fit the paper's
     return Experiment(
-        data="synthesized",
+        data=f"synthesized(samples={SAMPLES * effort.m})",
         rule=rule,
         attack=attack,
         epsilon=epsilon if attack else 0.0,
@@ -272,7 +271,7 @@ def _synthesized(rule: str, attack: str | None, epsilon: float, seed: int, effor
         m=effort.m,
         rounds=effort.rounds,
         step=SYNTHESIZED_STEP,
-        options=tuple(options),
+        options=(("evaluate_every", effort.rounds),),
     )
 
 
@@ -280,7 +279,7 @@ def _image_run(data: str, rule: str, attack: str | None, epsilon: float, seed: i
     # With this step, accuracy swings on Fashion-MNIST, so that the last round alone would say little; on MNIST it does not.
     every = effort.image_rounds if data == "mnist" else 2
     return Experiment(
-        data=data,
+        data=f"{data}(samples={IMAGES * effort.image_m})",
         rule=rule,
         attack=attack,
         epsilon=epsilon,
@@ -288,7 +287,7 @@ def _image_run(data: str, rule: str, attack: str | None, epsilon: float, seed: i
         m=effort.image_m,
         rounds=effort.image_rounds,
         step=MNIST_STEP,
-        options=(("samples", IMAGES * effort.image_m), ("evaluate_every", min(every, effort.image_rounds))),
+        options=(("evaluate_every", min(every, effort.image_rounds)),),
     )
 
 
