@@ -10,7 +10,7 @@ from fedhold.lab.paper.claims import T_QUANTILES, Comparison, interval, outcome
 
 
 def claim(*comparisons):
-    return Claim("It is so.", "section 0", "As read", (), lambda _: list(comparisons))
+    return Claim("It is so.", "section 0", "As read", lambda _: list(comparisons))
 
 
 def verdict(*comparisons):

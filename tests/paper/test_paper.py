@@ -178,7 +178,8 @@ def test_progress_is_what_it_says():
         five_seeds = [0.25] * 5 + [np.nan] * (most - 5)
         assert of.progress(name, "median").tolist() == pytest.approx(five_seeds, nan_ok=True)
         assert of.lead(name, PAPER_T, "krum")[:5].tolist() == pytest.approx([0.0] * 5)
-        assert len(of.above(name, "median", 0.2).values) == 5
+        (above,) = of.compare([name], "median", above="failed")
+        assert above.values == pytest.approx([-0.25] * 5)
 
 
 def test_a_run_that_left_the_numbers_has_lost():

@@ -30,11 +30,10 @@ from fedhold.lab import (
     write_report,
 )
 from fedhold.lab.paper import sweeps, table1, theory
-from fedhold.lab.paper.claims import Claim
+from fedhold.lab.paper.claims import Claim, Judged, by_reading, by_words, go_on, judged
 from fedhold.lab.paper.figures import AUTOMATIC_T, FIGURES, METHODS, NAMES, PAPER_T, Plan, experiments
 from fedhold.lab.paper.readings import CHOICES, READINGS
 from fedhold.lab.paper.sentences import CLAIMS
-from fedhold.lab.paper.verdicts import Judged, by_reading, by_words, go_on, judged
 from fedhold.report import Block, Cards, Paragraph, ProgressLines, Source, Table, can_plot, print_line
 
 ABOUT: tuple[Block, ...] = (
