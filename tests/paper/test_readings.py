@@ -19,8 +19,7 @@ from fedhold.lab.paper.claims import (
     outcome,
 )
 from fedhold.lab.paper.figures import METHODS, SUBFIGURES, attack_free, experiments
-from fedhold.lab.paper.readings import FAIR, MAIN
-from fedhold.lab.paper.reproduction import readings_table
+from fedhold.lab.paper.readings import FAIR, MAIN, readings_table
 
 PLAN = Plan()
 

@@ -18,7 +18,7 @@ from fedhold.report.heatmap import HeatMap, Mark, weight_map
 from fedhold.report.matrix import Entry, Facet, Matrix, Scale
 from fedhold.report.pages import Block, Cards, Folded, Heading, Paragraph, Section, Source, page
 from fedhold.report.tables import Table, file_paths, write_tables
-from fedhold.report.terminal import ProgressLines, print_line, print_table, table_of
+from fedhold.report.terminal import ProgressLines, print_blocks, print_line, print_table, table_of
 from fedhold.report.untrusted import one_line, quoted
 from fedhold.report.weights import LOW, detection, held_down, weighs
 
@@ -58,6 +58,7 @@ __all__ = [
     "one_line",
     "page",
     "plain_styles",
+    "print_blocks",
     "print_line",
     "print_table",
     "quoted",

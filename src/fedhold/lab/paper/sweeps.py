@@ -344,7 +344,7 @@ def _theorems(letter: str, values: Sequence[int], settings: Sequence[tuple[int, 
     """The figure for (n, m, d) at every value of the letter."""
     numbers, styles = dict[str, list[float]](), dict[str, Style]()
     for theorem in (1, 2, 3):
-        rows = [theory.loose(theory.Case(theorem, n, m, EPSILON, d), draws) for n, m, d in settings]
+        rows = [theory.measure(theory.Case(theorem, n, m, EPSILON, d), draws) for n, m, d in settings]
         numbers |= {f"theorem {theorem}, bound": [row.bound for row in rows]}
         numbers |= {f"theorem {theorem}, measured": [row.error for row in rows]}
         styles |= {f"theorem {theorem}, bound": Style(theorem - 1, DASHED)}

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -132,13 +132,12 @@ class Cell:
         return f"{words[self.measured]} ({self.number:.2f}){differs}"
 
 
-def measure(effort: Effort = FULL, rules: Sequence[str] = tuple(SPECS)) -> Iterator[Cell]:
-    """Every cell, rule by rule, as soon as it is measured."""
-    numbers = (_misled, _slope_in_epsilon, _growth, _slope_in_time, _slope_in_d)
-    for rule in rules:
-        for (name, criterion), number_of, paper in zip(CRITERIA.items(), numbers, PAPER[rule], strict=True):
-            number = number_of(rule, effort)
-            yield Cell(rule, name, number, criterion.low <= number <= criterion.high, paper)
+def measure(rule: str, aspect: str, effort: Effort = FULL) -> Cell:
+    """One cell."""
+    number_of = dict(zip(CRITERIA, (_misled, _slope_in_epsilon, _growth, _slope_in_time, _slope_in_d), strict=True))
+    number, criterion = number_of[aspect](rule, effort), CRITERIA[aspect]
+    paper = dict(zip(CRITERIA, PAPER[rule], strict=True))[aspect]
+    return Cell(rule, aspect, number, criterion.low <= number <= criterion.high, paper)
 
 
 def worst_error(rule: str, epsilon: float, effort: Effort, *, d: int = D, assumed: float | None = None) -> float:
