@@ -127,11 +127,11 @@ def test_curves_of_a_seed_share_all_but_the_rule():
 
 def test_quick_is_the_same_with_less():
     quick = Plan.of(quick=True)
-    assert (quick.seeds, quick.mnist_seeds) == ((0,), (0,))
+    assert (quick.seeds, quick.mnist_seeds) == (1, 1)
     assert quick.mnist_rounds < PLAN.mnist_rounds
     assert (quick.most, quick.most_mnist) == (1, 1), "no seeds are added"
-    assert Plan.of(2, 4, quick=True).seeds == (0, 1)
-    assert Plan.of(2, 4).mnist_seeds == (0, 1, 2, 3)
+    assert Plan.of(2, 4, quick=True).seeds == 2
+    assert Plan.of(2, 4).mnist_seeds == 4
     assert Plan.of(50, 1).most == 50
     with pytest.raises(ValueError, match="at least 1"):
         Plan.of(0)

@@ -157,10 +157,7 @@ CHOICES: tuple[Choice, ...] = (
         "0.2 is the variance",
         (
             Reading(
-                "deviation .2",
-                "0.2 is the standard deviation",
-                data=("heterogeneous",),
-                options=(("variance", 0.04),),
+                "deviation .2", "0.2 is the standard deviation", data=("heterogeneous",), options=(("variance", 0.04),)
             ),
         ),
     ),

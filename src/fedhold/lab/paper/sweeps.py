@@ -49,7 +49,7 @@ class Effort:
     """How much to run.
 
     m, rounds              of the runs on synthesized data
-    seeds                  of the paper's methods and the default rule; the other rules, and images, have the first alone
+    seeds                  of the paper's methods and the default rule; the other rules, and images, have one
     kappas                 T/spread; the spread is the median distance of the clients to the aggregate, in every round
     epsilons               fractions of liars
     image_m, image_rounds  of the runs on images
@@ -60,7 +60,7 @@ class Effort:
 
     m: int = 200
     rounds: int = SYNTHESIZED_ROUNDS
-    seeds: tuple[int, ...] = (0, 1)
+    seeds: int = 2
     kappas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.35, 0.5, KAPPA, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
     epsilons: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.49)
     image_m: int = 100
@@ -76,7 +76,7 @@ FULL = Effort()
 QUICK = Effort(
     m=40,
     rounds=20,
-    seeds=(0,),
+    seeds=1,
     kappas=(0.1, KAPPA, 10.0),
     epsilons=(0.0, 0.2, 0.4),
     image_m=20,
@@ -146,7 +146,7 @@ def trained(effort: Effort) -> tuple[Sweep, ...]:
     return (
         _thresholds(effort),
         _epsilon("the paper's methods and the default rule", "sweep-epsilon", _methods, effort.seeds, effort),
-        _epsilon("the other rules, and the default", "sweep-epsilon-others", _others, effort.seeds[:1], effort),
+        _epsilon("the other rules, and the default", "sweep-epsilon-others", _others, 1, effort),
         _default(effort),
         _images("MNIST", "mnist", effort),
         _images("Fashion-MNIST", "fashion_mnist", effort),
@@ -167,7 +167,7 @@ def _thresholds(effort: Effort) -> Sweep:
 
 
 def _epsilon(
-    whose: str, name: str, rules: Callable[[int, int, str], dict[str, str]], seeds: Sequence[int], effort: Effort
+    whose: str, name: str, rules: Callable[[int, int, str], dict[str, str]], seeds: int, effort: Effort
 ) -> Sweep:
     specs, axis = rules(0, effort.m, T), Axis("epsilon", effort.epsilons)
 
@@ -206,18 +206,21 @@ def _images(title: str, data: str, effort: Effort) -> Sweep:
             (_methods(liars(epsilon, m), m, IMAGES_T)[label], attack, epsilon) for attack in IMAGE_ATTACKS
         ]
 
-    runs = _runs(data, {label: line(label) for label in specs}, axis, effort.seeds[:1], effort)
+    runs = _runs(data, {label: line(label) for label in specs}, axis, 1, effort)
     title = f"{title}: final accuracy against epsilon, the worse of KA and TMA"
     return Sweep(f"sweep-{data.replace('_', '-')}", title, axis, runs, rule_styles(specs), _say_images)
 
 
 def _runs(
-    data: str, lines: Mapping[str, Callable[[float], Runs]], axis: Axis, seeds: Sequence[int], effort: Effort
+    data: str, lines: Mapping[str, Callable[[float], Runs]], axis: Axis, seeds: int, effort: Effort
 ) -> dict[str, list[list[list[Experiment]]]]:
     def made(runs: Runs, seed: int) -> list[Experiment]:
         return list(dict.fromkeys(_run(data, *one, seed, effort) for one in runs))
 
-    return {label: [[made(at(value), seed) for value in axis.values] for seed in seeds] for label, at in lines.items()}
+    return {
+        label: [[made(at(value), seed) for value in axis.values] for seed in range(seeds)]
+        for label, at in lines.items()
+    }
 
 
 def _run(data: str, rule: str, attack: str | None, epsilon: float, seed: int, effort: Effort) -> Experiment:
@@ -311,7 +314,7 @@ def _theorems(letter: str, values: Sequence[int], draws: int, **held: int) -> Il
         styles[f"theorem {theorem}, measured"] = Style(theorem - 1)
         if theorem == 1:
             numbers["automatic T, measured"] = [row.automatic for row in rows]
-            styles["automatic T, measured"] = Style(3)
+            styles["automatic T, measured"] = Style(4)
     numbers[MINIMAX] = [EPSILON / math.sqrt(x["n"]) + math.sqrt(x["d"] / (x["n"] * x["m"])) for x in settings]
     styles[MINIMAX] = Style(7, "1.5 3")
     fixed = ", ".join(f"{name} = {value}" for name, value in held.items())
