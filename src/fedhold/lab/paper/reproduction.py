@@ -189,7 +189,7 @@ def _run_until_decided(claims: Sequence[Claim], plan: Plan, store: Store, jobs: 
 def _measured(parts: Sequence[str], jobs: int, quick: bool, console: Console) -> list[Table]:
     """The tables of table1 and theory, measured in processes of their own."""
     effort, draws = (table1.QUICK, theory.QUICK_DRAWS) if quick else (table1.FULL, theory.DRAWS)
-    cells = [partial(table1.measure, rule, aspect, effort) for rule in table1.SPECS for aspect in table1.CRITERIA]
+    cells = [partial(table1.measure, rule, aspect, effort) for rule in table1.RULES for aspect in table1.CRITERIA]
     cases = [partial(theory.measure, case, draws) for case in theory.CASES]
     tasks = [*(cells if "table1" in parts else []), *(cases if "theory" in parts else [])]
     measured: dict[int, Any] = {}
@@ -214,7 +214,7 @@ def _call(task: Callable[[], Any]) -> Any:
 
 def _table_1(cells: Sequence[table1.Cell]) -> list[Table]:
     rows: list[tuple[object, ...]] = []
-    for rule in table1.SPECS:
+    for rule in table1.RULES:
         own = [cell for cell in cells if cell.rule == rule]
         rows.append((rule, *map(str, own), f"{sum(cell.agrees for cell in own)} of {len(own)}"))
     title = "Table 1, measured: yes or no (the number); where the paper says otherwise, its word"
