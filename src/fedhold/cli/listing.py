@@ -16,7 +16,7 @@ from fedhold.spec import FROM_CALL, MIXINGS, RULES, THRESHOLDS, unknown_part
 
 
 class _Registry(NamedTuple):
-    """Functions that users call by name: what they are and where the name is written, and parameters that the library passes."""
+    """Functions that users call by name, where the name is written, and the parameters that the library passes."""
 
     where: str
     named: Mapping[str, Callable[..., Any]]
