@@ -143,13 +143,16 @@ def experiments(effort: Effort) -> list[Experiment]:
 @cache  # an experiment checks itself when it is made
 def trained(effort: Effort) -> tuple[Sweep, ...]:
     """The figures that are made of training runs."""
+    worst = "Final error against epsilon, the worst of the paper's four attacks"
+    accuracy = "final accuracy against epsilon, the worse of KA and TMA"
+    ours, others = f"{worst}: the paper's methods and the default rule", f"{worst}: the other rules, and the default"
     return (
         _thresholds(effort),
-        _epsilon("the paper's methods and the default rule", "sweep-epsilon", _methods, effort.seeds, effort),
-        _epsilon("the other rules, and the default", "sweep-epsilon-others", _others, 1, effort),
+        _epsilon("epsilon", ours, "synthesized", _methods, effort.seeds, effort),
+        _epsilon("epsilon-others", others, "synthesized", _others, 1, effort),
         _default(effort),
-        _images("MNIST", "mnist", effort),
-        _images("Fashion-MNIST", "fashion_mnist", effort),
+        _epsilon("mnist", f"MNIST: {accuracy}", "mnist", _methods, 1, effort),
+        _epsilon("fashion-mnist", f"Fashion-MNIST: {accuracy}", "fashion_mnist", _methods, 1, effort),
     )
 
 
@@ -167,18 +170,19 @@ def _thresholds(effort: Effort) -> Sweep:
 
 
 def _epsilon(
-    whose: str, name: str, rules: Callable[[int, int, str], dict[str, str]], seeds: int, effort: Effort
+    name: str, title: str, data: str, rules: Callable[[int, int, str], dict[str, str]], seeds: int, effort: Effort
 ) -> Sweep:
-    specs, axis = rules(0, effort.m, T), Axis("epsilon", effort.epsilons)
+    """Rules against epsilon, under the worst of several attacks."""
+    images = data != "synthesized"
+    attacks, threshold = (IMAGE_ATTACKS, IMAGES_T) if images else (FOUR_ATTACKS, T)
+    m, epsilons = (effort.image_m, effort.image_epsilons) if images else (effort.m, effort.epsilons)
+    specs, axis = rules(0, m, threshold), Axis("epsilon", epsilons)
 
     def line(label: str) -> Callable[[float], Runs]:
-        return lambda epsilon: [
-            (rules(liars(epsilon, effort.m), effort.m, T)[label], attack, epsilon) for attack in FOUR_ATTACKS
-        ]
+        return lambda epsilon: [(rules(liars(epsilon, m), m, threshold)[label], attack, epsilon) for attack in attacks]
 
-    runs = _runs("synthesized", {label: line(label) for label in specs}, axis, seeds, effort)
-    title = f"Final error against epsilon, the worst of the paper's four attacks: {whose}"
-    return Sweep(name, title, axis, runs, rule_styles(specs), _say_epsilon)
+    runs = _runs(data, {label: line(label) for label in specs}, axis, seeds, effort)
+    return Sweep(f"sweep-{name}", title, axis, runs, rule_styles(specs), _say_images if images else _say_epsilon)
 
 
 def _default(effort: Effort) -> Sweep:
@@ -195,20 +199,6 @@ def _default(effort: Effort) -> Sweep:
     )
     runs = _runs("synthesized", lines, axis, effort.seeds, effort)
     return Sweep("sweep-default", title, axis, runs, styles, _say_default)
-
-
-def _images(title: str, data: str, effort: Effort) -> Sweep:
-    m, axis = effort.image_m, Axis("epsilon", effort.image_epsilons)
-    specs = _methods(0, m, IMAGES_T)
-
-    def line(label: str) -> Callable[[float], Runs]:
-        return lambda epsilon: [
-            (_methods(liars(epsilon, m), m, IMAGES_T)[label], attack, epsilon) for attack in IMAGE_ATTACKS
-        ]
-
-    runs = _runs(data, {label: line(label) for label in specs}, axis, 1, effort)
-    title = f"{title}: final accuracy against epsilon, the worse of KA and TMA"
-    return Sweep(f"sweep-{data.replace('_', '-')}", title, axis, runs, rule_styles(specs), _say_images)
 
 
 def _runs(
