@@ -102,10 +102,8 @@ class Illustration:
     @property
     def table(self) -> Table:
         """The mean of every curve: a row for each value of the parameter."""
-        axis, columns = self.chart.axis, [line.mean.tolist() for line in self.chart.curves]
-        assert axis is not None
-        rows = list(zip(axis.values, *columns, strict=True))
-        return Table(self.name, (axis.name, *(line.label for line in self.chart.curves)), rows)
+        rows = zip(_values(self.chart), *(mean.tolist() for mean in _means(self.chart).values()), strict=True)
+        return Table(self.name, self.chart.table.header, list(rows))
 
 
 # Training runs
