@@ -30,6 +30,14 @@ QUICK_MNIST_ROUNDS = 4  # enough to see that everything works; nothing has been 
 
 PAPER_T, AUTOMATIC_T = "huber, paper's T", "huber, automatic T"
 BASELINES = ("krum", "median_of_means", "median", "trimmed_mean")
+# Our rules for them, and for the mean, where f of the clients lie.
+SPECS = {
+    "mean": "mean",
+    "krum": "krum(f={f})",
+    "median_of_means": "median_of_means(f={f})",
+    "median": "median",
+    "trimmed_mean": "trimmed_mean(f={f})",
+}
 METHODS = ("mean", *BASELINES, PAPER_T, AUTOMATIC_T)
 # The paper's names, with ours beside them.
 NAMES = {
@@ -90,13 +98,7 @@ class Plan:
 def baseline_rules(q: int, m: int) -> dict[str, str]:
     """Label -> spec of the methods the paper compares with, which know that q of m clients lie; and the mean."""
     require(m >= 2 * q + 3, "krum", needs="m >= 2q + 3", remedy="Lower epsilon, or leave Krum out.", m=m, q=q)
-    return {
-        "mean": "mean",
-        "krum": f"krum(f={q})",
-        "median_of_means": f"median_of_means(f={q})",
-        "median": "median",
-        "trimmed_mean": f"trimmed_mean(f={q})",
-    }
+    return {label: spec.format(f=q) for label, spec in SPECS.items()}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 from fedhold.kernels import Vector
 from fedhold.lab import Arena, Experiment, Result, liars
 from fedhold.lab.paper import theory
-from fedhold.lab.paper.figures import ATTACK_NAMES, AUTOMATIC_T, FOUR_ATTACKS, NAMES, PAPER_T, baseline_rules
+from fedhold.lab.paper.figures import ATTACK_NAMES, AUTOMATIC_T, FOUR_ATTACKS, NAMES, PAPER_T, SPECS
 from fedhold.lab.paper.readings import HLMA, KA, MNIST_ROUNDS, MNIST_STEP, SYNTHESIZED_ROUNDS, SYNTHESIZED_STEP, TMA
 from fedhold.report import Axis, Chart, Curve, Style, Table, curve, number, plain_styles, rule_styles
 from fedhold.spec import DEFAULT
@@ -31,7 +31,7 @@ from fedhold.thresholds import KAPPA
 
 EPSILON = 0.2  # where it is not swept, as in figure 1
 SAMPLES, IMAGES = 20, 120  # per client, as in the paper
-T, IMAGES_T = "1", "0.2"  # the paper's
+SYNTHESIZED_T, IMAGES_T = "1", "0.2"  # the paper's
 # About the RMSE of the first model, d = 50; what leaves a chart is worse than no training.
 UNTRAINED = math.sqrt(50 + 1)
 IMAGE_ATTACKS = (KA, TMA)  # those that do most harm on MNIST
@@ -130,7 +130,8 @@ class Sweep:
         return (run for rows in self.runs.values() for row in rows for some in row for run in some)
 
 
-Runs = Sequence[tuple[str, str | None, float]]  # the rules, attacks and fractions of liars at one value of a parameter
+Lines = Mapping[str, tuple[str, Sequence[str | None]]]
+"""Label -> the spec of a rule, where f of the clients lie, and the attacks, of which the worst counts."""
 
 
 def experiments(effort: Effort) -> list[Experiment]:
@@ -141,25 +142,29 @@ def experiments(effort: Effort) -> list[Experiment]:
 @cache  # an experiment checks itself when it is made
 def trained(effort: Effort) -> tuple[Sweep, ...]:
     """The figures that are made of training runs."""
-    worst = "Final error against epsilon, the worst of the paper's four attacks"
+    paper = {PAPER_T: "huber(threshold={T})", AUTOMATIC_T: "huber"}
+    methods = {NAMES[label]: spec for label, spec in {**SPECS, **paper}.items()} | {THE_DEFAULT: DEFAULT}
+    known = {*(spec.partition("(")[0] for spec in methods.values()), *LEFT_OUT}
+    rules = {spec.partition("(")[0]: spec for spec in Arena.registered().rules if "|" not in spec}
+    others = {DEFAULT: DEFAULT, **{name: spec for name, spec in rules.items() if name not in known}}
+    error = "Final error against epsilon, the worst of the paper's four attacks"
     accuracy = "final accuracy against epsilon, the worse of KA and TMA"
-    ours, others = f"{worst}: the paper's methods and the default rule", f"{worst}: the other rules, and the default"
     return (
         _thresholds(effort),
-        _epsilon("epsilon", ours, "synthesized", _methods, effort.seeds, effort),
-        _epsilon("epsilon-others", others, "synthesized", _others, 1, effort),
+        _epsilon("epsilon", f"{error}: the paper's methods and the default rule", methods, effort.seeds, effort),
+        _epsilon("epsilon-others", f"{error}: the other rules, and the default", others, 1, effort),
         _default(effort),
-        _epsilon("mnist", f"MNIST: {accuracy}", "mnist", _methods, 1, effort),
-        _epsilon("fashion-mnist", f"Fashion-MNIST: {accuracy}", "fashion_mnist", _methods, 1, effort),
+        _epsilon("mnist", f"MNIST: {accuracy}", methods, 1, effort, "mnist"),
+        _epsilon("fashion-mnist", f"Fashion-MNIST: {accuracy}", methods, 1, effort, "fashion_mnist"),
     )
 
 
 def _thresholds(effort: Effort) -> Sweep:
-    def line(attack: str | None) -> Callable[[float], Runs]:
-        return lambda kappa: [(f"huber(threshold=automatic(kappa={kappa:g}))", attack, EPSILON)]
-
-    axis = Axis("T / spread", effort.kappas, log=True, marked=KAPPA)
-    lines = {**{ATTACK_NAMES[attack]: line(attack) for attack in FOUR_ATTACKS}, NOBODY: line(None)}
+    axis, spec = (
+        Axis("T / spread", effort.kappas, log=True, marked=KAPPA),
+        "huber(threshold=automatic(kappa={value:g}))",
+    )
+    lines: Lines = {**{ATTACK_NAMES[attack]: (spec, [attack]) for attack in FOUR_ATTACKS}, NOBODY: (spec, [None])}
     title = (
         f"Huber's final error against its threshold, {EPSILON:g} of the clients lie; dashed: the automatic threshold"
     )
@@ -167,31 +172,22 @@ def _thresholds(effort: Effort) -> Sweep:
     return Sweep("sweep-threshold", title, axis, runs, plain_styles(lines), _say_thresholds)
 
 
-def _epsilon(
-    name: str, title: str, data: str, rules: Callable[[int, int, str], dict[str, str]], seeds: int, effort: Effort
-) -> Sweep:
-    """Rules against epsilon, under the worst of several attacks."""
-    images = data != "synthesized"
-    attacks, threshold = (IMAGE_ATTACKS, IMAGES_T) if images else (FOUR_ATTACKS, T)
-    m, epsilons = (effort.image_m, effort.image_epsilons) if images else (effort.m, effort.epsilons)
-    specs, axis = rules(0, m, threshold), Axis("epsilon", epsilons)
-
-    def line(label: str) -> Callable[[float], Runs]:
-        return lambda epsilon: [(rules(liars(epsilon, m), m, threshold)[label], attack, epsilon) for attack in attacks]
-
-    runs = _runs(data, {label: line(label) for label in specs}, axis, seeds, effort)
+def _epsilon(name: str, title: str, specs: Mapping[str, str], seeds: int, effort: Effort, images: str = "") -> Sweep:
+    """Rules against epsilon, under the worst of several attacks; on synthesized data, or on a data set of images."""
+    attacks, epsilons = (IMAGE_ATTACKS, effort.image_epsilons) if images else (FOUR_ATTACKS, effort.epsilons)
+    axis = Axis("epsilon", epsilons)
+    runs = _runs(
+        images or "synthesized", {label: (spec, attacks) for label, spec in specs.items()}, axis, seeds, effort
+    )
     return Sweep(f"sweep-{name}", title, axis, runs, rule_styles(specs), _say_images if images else _say_epsilon)
 
 
 def _default(effort: Effort) -> Sweep:
-    def line(rule: str, attack: str) -> Callable[[float], Runs]:
-        return lambda epsilon: [(rule, attack, epsilon)]
-
-    axis, lines, styles = Axis("epsilon", effort.epsilons), {}, {}
+    axis, lines, styles = Axis("epsilon", effort.epsilons), dict[str, tuple[str, list[str]]](), dict[str, Style]()
     for colour, attack in enumerate(FOUR_ATTACKS):
-        for word, rule, dashes in (("default", DEFAULT, ""), ("paper's T", f"huber(threshold={T})", DASHED)):
+        for word, spec, dashes in (("default", DEFAULT, ""), ("paper's T", "huber(threshold={T})", DASHED)):
             label = f"{ATTACK_NAMES[attack]}, {word}"
-            lines[label], styles[label] = line(rule, attack), Style(colour, dashes)
+            lines[label], styles[label] = (spec, [attack]), Style(colour, dashes)
     title = (
         "Final error against epsilon under each attack: the default rule (solid), and Huber with the paper's T (dashed)"
     )
@@ -199,15 +195,18 @@ def _default(effort: Effort) -> Sweep:
     return Sweep("sweep-default", title, axis, runs, styles, _say_default)
 
 
-def _runs(
-    data: str, lines: Mapping[str, Callable[[float], Runs]], axis: Axis, seeds: int, effort: Effort
-) -> dict[str, list[list[list[Experiment]]]]:
-    def made(runs: Runs, seed: int) -> list[Experiment]:
-        return list(dict.fromkeys(_run(data, *one, seed, effort) for one in runs))
+def _runs(data: str, lines: Lines, axis: Axis, seeds: int, effort: Effort) -> dict[str, list[list[list[Experiment]]]]:
+    """The runs of every line: for each seed, for each value of the axis, under each attack."""
+    m, T = (effort.m, SYNTHESIZED_T) if data == "synthesized" else (effort.image_m, IMAGES_T)
+
+    def made(spec: str, attacks: Sequence[str | None], value: float, seed: int) -> list[Experiment]:
+        epsilon = value if axis.name == "epsilon" else EPSILON
+        rule = spec.format(f=liars(epsilon, m), T=T, value=value)
+        return [_run(data, rule, attack, epsilon, seed, effort) for attack in (attacks if epsilon else [None])]
 
     return {
-        label: [[made(at(value), seed) for value in axis.values] for seed in range(seeds)]
-        for label, at in lines.items()
+        label: [[made(*line, value, seed) for value in axis.values] for seed in range(seeds)]
+        for label, line in lines.items()
     }
 
 
@@ -217,9 +216,10 @@ def _run(data: str, rule: str, attack: str | None, epsilon: float, seed: int, ef
     # With this step, accuracy swings on Fashion-MNIST, so that the last round alone would say little; on MNIST it does not.
     every = min(2, rounds) if data == "fashion_mnist" else rounds
     options: list[tuple[str, str | int]] = [("samples", (IMAGES if images else SAMPLES) * m), ("evaluate_every", every)]
-    attack = attack if epsilon else None
     if attack == HLMA and not rule.startswith("huber"):
-        options.append(("attack_threshold", T))  # as in the figures: all rules meet the lies that fit the paper's
+        options.append(
+            ("attack_threshold", SYNTHESIZED_T)
+        )  # as in the figures: all rules meet the lies that fit the paper's
     return Experiment(
         data=data,
         rule=rule,
@@ -231,20 +231,6 @@ def _run(data: str, rule: str, attack: str | None, epsilon: float, seed: int, ef
         step=MNIST_STEP if images else SYNTHESIZED_STEP,
         options=tuple(options),
     )
-
-
-def _methods(q: int, m: int, threshold: str) -> dict[str, str]:
-    """Label -> spec of the paper's methods, told that q of m clients lie, and of the default rule."""
-    ours = {PAPER_T: f"huber(threshold={threshold})", AUTOMATIC_T: "huber"}
-    named = {NAMES[label]: spec for label, spec in {**baseline_rules(q, m), **ours}.items()}
-    return {**named, THE_DEFAULT: DEFAULT}
-
-
-def _others(q: int, m: int, threshold: str) -> dict[str, str]:
-    """Label -> spec of the default rule and all rules of the registry that `_methods` has not, told that q clients lie."""
-    known = {spec.partition("(")[0] for spec in _methods(q, m, threshold).values()} | set(LEFT_OUT)
-    specs = [spec for spec in Arena.registered().rules if "|" not in spec and spec.partition("(")[0] not in known]
-    return {DEFAULT: DEFAULT, **{spec.partition("(")[0]: spec.replace("{f}", str(q)) for spec in specs}}
 
 
 def illustrated(find: Callable[[Experiment], Result | None], effort: Effort) -> list[Illustration]:
