@@ -42,7 +42,7 @@ def captured(nodes: int, liars: int, asked: int, rounds: int = 1, *, ties: bool 
         ways = _log_choose(liars, lying) + _log_choose(nodes - liars, asked - lying)
         likely = exp(ways - all_ways)
         in_one += likely
-        if likely < NEGLIGIBLE * in_one and lying * nodes > liars * asked:
+        if likely <= NEGLIGIBLE * in_one and lying * nodes > liars * asked:
             break  # Beyond the mean, every further number of liars is less likely still.
     return 1.0 if in_one >= 1 else abs(expm1(rounds * log1p(-in_one)))
 

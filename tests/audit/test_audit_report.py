@@ -10,8 +10,17 @@ from click.testing import CliRunner
 
 from audits import CAPPED, ESCAPES, LIARS, METRIC, NODES, SCRIPT, record, records
 from browser import probe_page
-from fedhold.audit.heatmap import EVALUATION, MARKS, QUARANTINED, REJECTED, UNWEIGHED, WEIGHED, node_map
-from fedhold.audit.page import report_audit, write_audit
+from fedhold.audit.page import (
+    EVALUATION,
+    MARKS,
+    QUARANTINED,
+    REJECTED,
+    UNWEIGHED,
+    WEIGHED,
+    node_map,
+    report_audit,
+    write_audit,
+)
 from fedhold.audit.records import NodeRecord, append, metric_series, number_of
 from fedhold.audit.suspects import FAR, Tally, judge_round, standings
 from fedhold.cli.app import app

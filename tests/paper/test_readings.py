@@ -7,11 +7,19 @@ import pytest
 
 from fedhold.lab import Result, Verdict
 from fedhold.lab.paper import CHOICES, CLAIMS, READINGS, Measurements, Plan, reproduce
-from fedhold.lab.paper.claims import WORDS, hangs_on, next_runs, outcome
+from fedhold.lab.paper.claims import (
+    WORDS,
+    Judged,
+    by_reading,
+    by_words,
+    go_on,
+    hangs_on,
+    judged,
+    next_runs,
+    outcome,
+)
 from fedhold.lab.paper.figures import METHODS, SUBFIGURES, attack_free, experiments
-from fedhold.lab.paper.readings import FAIR, MAIN
-from fedhold.lab.paper.reproduction import readings_table
-from fedhold.lab.paper.verdicts import Judged, by_reading, by_words, go_on, judged
+from fedhold.lab.paper.readings import FAIR, MAIN, readings_table
 from fedhold.spec import Part
 
 PLAN = Plan()
@@ -263,7 +271,7 @@ def test_the_tables_have_a_row_for_every_claim():
     words = by_words(one, results, PLAN)
     assert [row[0] for row in words.rows] == [claim.says for claim in one]
     assert words.rows[1][words.header.index("failed 0.75")] == "holds", "progress of 0.5 is below 0.75"
-    assert len(words.header) == 2 + 2 * len(vars(WORDS)), "every word, moved to two other values"
+    assert len(words.header) == 2 + 2 * len(WORDS), "every word, moved to two other values"
     table = by_reading([judged(claim, results, PLAN, READINGS.values()) for claim in one])
     assert table.header == ("claim", "together", "main", *READINGS)
     assert len(table.rows) == 2

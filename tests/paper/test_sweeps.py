@@ -62,7 +62,7 @@ def test_a_curve_is_the_worst_of_the_four_attacks(trained):
     line = next(line for line in figure.chart.curves if line.label == "CWM (median)")
     ends = [
         [one.end for key, one in trained.items() if (key.rule, key.epsilon, key.seed) == ("median", epsilon, seed)]
-        for seed in TINY.seeds
+        for seed in range(TINY.seeds)
         for epsilon in TINY.epsilons
     ]
     assert [len(some) for some in ends] == [1, 4, 1, 4]

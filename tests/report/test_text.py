@@ -5,9 +5,8 @@ import math
 import pytest
 
 from audits import CLAIM, ESCAPES
-from fedhold.errors import MOST_SHOWN
-from fedhold.report.formats import column, csv_cell, number
-from fedhold.report.untrusted import MOST_STORED, one_line, quoted, visible
+from fedhold.errors import MOST_SHOWN, MOST_STORED, one_line, visible
+from fedhold.report.tables import column, csv_cell, number, quoted
 
 
 def test_numbers_are_short():

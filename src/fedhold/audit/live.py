@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -42,8 +41,6 @@ POINTS = 16  # of a sparkline
 MOST_METRICS, MOST_SUSPECTS = 6, 5
 TAKEN = 62  # columns of the screen that the table of nodes needs beside names and reasons
 MOST_CALLED = 16  # characters of a node's name in that table
-SPARKS = {True: "▁▂▃▄▅▆▇█", False: "_.-=+*%#"}  # for terminals with and without Unicode
-BLOCKS = {True: "█", False: "#"}
 
 
 # The file
@@ -93,10 +90,7 @@ def follow(path: Path, *, once: bool, every: float, console: Console) -> None:
         console.print(_screen(follower, console))
         return
     try:
-        if console.is_terminal:
-            _live(follower, every, console)
-        else:
-            _log(follower, every, console)
+        (_live if console.is_terminal else _log)(follower, every, console)
     except KeyboardInterrupt:
         if console.is_terminal and follower.rounds:
             console.print(_screen(follower, console))
@@ -114,12 +108,14 @@ def _live(follower: Follower, every: float, console: Console) -> None:
 def _log(follower: Follower, every: float, console: Console) -> None:
     printed: set[tuple[str, int, str]] = set()
     for changed in _looks(follower, every):
-        for record in follower.rounds if changed else ():
+        if not changed:
+            continue
+        for record in follower.rounds:
             this = (record.run, record.round, record.time)
             if this not in printed:
                 printed.add(this)
                 console.print(Text(round_line(record, console.encoding)), soft_wrap=True)
-        if changed and follower.problem is not None:
+        if follower.problem is not None:
             console.print(Text(visible(follower.problem, MOST_SAID, encoding=console.encoding)), soft_wrap=True)
 
 
@@ -161,18 +157,12 @@ class Scoreboard:
     rows: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        ranked = standings(self.rounds)
         yield from self._head()
-        yield self._nodes(self._ranked, options.max_width - TAKEN)
-        yield from self._suspects(self._ranked)
+        yield from self._metrics()
+        yield self._nodes(ranked, options.max_width - TAKEN)
+        yield from self._suspects(ranked)
         yield from map(self._soft, self.notes)
-
-    @cached_property
-    def _ranked(self) -> list[Standing]:
-        return standings(self.rounds)
-
-    @property
-    def _drawn(self) -> bool:
-        return self.encoding.lower().startswith("utf")
 
     def _say(self, text: object, most: int = 160) -> str:
         return visible(text, most, encoding=self.encoding)
@@ -180,38 +170,32 @@ class Scoreboard:
     def _soft(self, text: str) -> Text:
         return Text(self._say(text, MOST_SAID), style="dim")
 
+    def _draws(self, unicode: str, plain: str) -> str:
+        """Characters to draw with that the terminal has."""
+        return unicode if self.encoding.lower().startswith("utf") else plain
+
     def _head(self) -> Iterable[Text]:
         last = self.rounds[-1]
         kept = [record.round for record in self.rounds if record.outcome != "aggregated"]
         outcome = ("aggregated", "green") if last.outcome == "aggregated" else ("no new model", "bold red")
-        yield Text("   ").join(
-            [
-                Text(f"Round {last.round}", "bold"),
-                Text(self._say(rule_of(last))),
-                Text(*outcome),
-                *(Text(self._say(fact)) for fact in _facts(last)),
-                Text(self._say(last.time), "dim"),
-            ]
-        )
+        facts = [Text(self._say(fact)) for fact in (rule_of(last), *_facts(last))]
+        head = [Text(f"Round {last.round}", "bold"), facts[0], Text(*outcome), *facts[1:]]
+        yield Text("   ").join([*head, Text(self._say(last.time), "dim")])
         if last.outcome != "aggregated" and last.note:
             yield Text(self._say(last.note), "red")
         if kept:
             yield Text(f"No new model in {len(kept)} of {len(self.rounds)} rounds: {ranges(kept)}")
-        yield from self._metrics()
 
     def _metrics(self) -> Iterable[Text]:
-        series = metric_series(self.rounds)
         lines = [
-            (phase, name, list(line.values())) for name, phases in series.items() for phase, line in phases.items()
+            (f"{self._say(phase, 12)} {self._say(name, 30)} ", list(line.values()))
+            for name, phases in metric_series(self.rounds).items()
+            for phase, line in phases.items()
         ]
+        steps = self._draws("▁▂▃▄▅▆▇█", "_.-=+*%#")
         shown = [
-            Text.assemble(
-                f"{self._say(phase, 12)} {self._say(name, 30)} ",
-                (number(values[-1]), "bold"),
-                " ",
-                (sparkline(values[-POINTS:], SPARKS[self._drawn]), "cyan"),
-            )
-            for phase, name, values in lines[:MOST_METRICS]
+            Text.assemble(words, (number(values[-1]), "bold"), " ", (sparkline(values[-POINTS:], steps), "cyan"))
+            for words, values in lines[:MOST_METRICS]
         ]
         more = [self._soft(f"and {len(lines) - MOST_METRICS} more")] * (len(lines) > MOST_METRICS)
         if shown:
@@ -232,9 +216,8 @@ class Scoreboard:
 
     def _cells(self, one: Standing, now: Seen | None, room: int) -> Iterable[Text]:
         word, share = (NOT_ASKED, None) if now is None else (now.word, now.share)
-        style = STYLES.get(word, "dim")
-        bar = BLOCKS[self._drawn] * round(BAR * min(1.0, (share or 0.0) / FULL))
-        rejected = one.rejected + one.bad_evaluations
+        style, rejected = STYLES.get(word, "dim"), one.rejected + one.bad_evaluations
+        bar = self._draws("█", "#") * round(BAR * min(1.0, (share or 0.0) / FULL))
         yield Text(self._say(word), style)
         yield Text("   -" if share is None else f"{share:.2f} {bar.ljust(BAR)}", style)
         yield Text(str(rejected), "" if rejected else "dim")
@@ -248,10 +231,10 @@ class Scoreboard:
         yield Text(f"Suspects: {len(suspects)} of {len(ranked)} nodes", "bold")
         for one in suspects if self.rows is None else suspects[:MOST_SUSPECTS]:
             why = f": {self._say(one.reasons[0][0])}" if one.reasons else ""
-            said = (
-                f"  {self._say(shown_name(one.node, one.name))}  {HELD_DOWN} in {one.held} of {one.asked} rounds{why}"
+            held = f"{HELD_DOWN} in {one.held} of {one.asked} rounds{why}"
+            yield Text(
+                f"  {self._say(shown_name(one.node, one.name))}  {held}", no_wrap=self.rows is not None, overflow="crop"
             )
-            yield Text(said, no_wrap=self.rows is not None, overflow="crop")
 
 
 def sparkline(values: Sequence[float], steps: str) -> str:
@@ -274,16 +257,17 @@ def round_line(record: RoundRecord, encoding: str = "utf-8") -> str:
         for one in seen.values()
         if one.held
     ]
-    outcome = (
-        "aggregated" if record.outcome == "aggregated" else f"no new model: {record.note or 'no reason was written'}"
-    )
+    kept = f"no new model: {record.note or 'no reason was written'}"
     metrics = [
         f"{phase} {name} {number(line[record.round])}"
         for name, phases in metric_series([record]).items()
         for phase, line in phases.items()
     ]
-    parts = [f"round {record.round}", rule_of(record), outcome, *_facts(record), *metrics[:MOST_METRICS]]
-    parts.append(f"{HELD_DOWN} {len(held)} of {len(seen)}" + (f": {', '.join(held)}" if held else ""))
+    parts = [
+        *(f"round {record.round}", rule_of(record), "aggregated" if record.outcome == "aggregated" else kept),
+        *(*_facts(record), *metrics[:MOST_METRICS]),
+        f"{HELD_DOWN} {len(held)} of {len(seen)}" + (f": {', '.join(held)}" if held else ""),
+    ]
     return "  ".join(visible(part, MOST_SAID, encoding=encoding) for part in parts)
 
 

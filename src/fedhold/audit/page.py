@@ -7,13 +7,12 @@ escape them like all text, and `quoted` on their way to CSV files.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from fedhold.audit.heatmap import node_map
 from fedhold.audit.records import (
     NodeRecord,
     RoundRecord,
@@ -25,18 +24,30 @@ from fedhold.audit.records import (
     rule_of,
     seconds_series,
 )
-from fedhold.audit.suspects import HELD_DOWN, RULE, Standing, judge_round, ranges, shown_name, standings
+from fedhold.audit.suspects import (
+    HELD_DOWN,
+    RULE,
+    Seen,
+    Standing,
+    judge_round,
+    ranges,
+    short_names,
+    shown_name,
+    standings,
+)
 from fedhold.certificate import MEANING
 from fedhold.report import (
     Block,
     Cards,
     Chart,
-    Curve,
     Folded,
     Heading,
+    HeatMap,
+    Mark,
     Paragraph,
     Section,
     Table,
+    curve,
     page,
     plain_styles,
     quoted,
@@ -58,6 +69,14 @@ BLIND = "The rule gives no weights, so only rejections count here: a lie in the 
 MOST_CHARTS = 12  # a client that invents metrics must not fill the page; the CSV file has them all
 MOST_ROWS = 200  # of a table in the page, for the same reason
 NAMED = 5  # suspects in the head of the page
+NAME_LETTERS = 16  # of what a node calls itself, beside its row of the map
+MARKS = (
+    Mark("reply rejected", "#d95f02"),
+    Mark("only its evaluation rejected", "#f4a582"),
+    Mark("in quarantine", "#c764a5"),
+    Mark("took part, without a weight", "#b9c0c8"),
+)
+WEIGHED, REJECTED, EVALUATION, QUARANTINED, UNWEIGHED = range(5)  # the codes of a map with these marks
 REASONS = "most frequent reasons"
 CLAIM = "largest or strangest claim"
 
@@ -94,8 +113,7 @@ def write_audit(
 
     `notes` go into its summary, and the curves `beside` into its charts of metrics, as in report_audit().
     """
-    ranked = standings(rounds)
-    metrics, below = _metric_charts(rounds, beside or {}), _other_charts(rounds)
+    ranked, metrics, below = standings(rounds), _metric_charts(rounds, beside or {}), _other_charts(rounds)
     styles = plain_styles(line.label for chart in [*metrics, *below] for line in chart.curves)
     metrics, below = ([replace(chart, styles=styles) for chart in charts] for charts in (metrics, below))
     sections = [
@@ -103,7 +121,7 @@ def write_audit(
         Section("Who was held down", [Paragraph(HEAT), node_map(rounds, ranked)] if ranked else []),
         Section("Suspects", _suspects(ranked)),
         Section("Metrics", _metrics(metrics)),
-        Section("Certificate and time", [_proven(rounds), *_cards(below)]),
+        Section("Certificate and time", [_proven(rounds), *([Cards(below)] if below else [])]),
         Section("Claims", _claims(rounds)),
         Section("Files", [Paragraph("Beside this page: the numbers in numbers/*.csv.")]),
     ]
@@ -167,10 +185,9 @@ def _standings(ranked: Sequence[Standing]) -> list[Block]:
 
 
 def _metrics(charts: Sequence[Chart]) -> list[Block]:
-    blocks = _cards(charts[:MOST_CHARTS])
-    if len(charts) > MOST_CHARTS:
-        blocks.insert(0, Paragraph(f"The first {MOST_CHARTS} of {len(charts)}; all are in numbers/metrics.csv."))
-    return blocks
+    more = f"The first {MOST_CHARTS} of {len(charts)}; all are in numbers/metrics.csv."
+    cut = [Paragraph(more)] if len(charts) > MOST_CHARTS else []
+    return [*cut, Cards(charts[:MOST_CHARTS])] if charts else []
 
 
 def _proven(rounds: Sequence[RoundRecord]) -> Block:
@@ -184,8 +201,37 @@ def _claims(rounds: Sequence[RoundRecord]) -> list[Block]:
     return [Paragraph(CLAIMS), table] if table.rows else []
 
 
-def _cards(charts: Sequence[Chart]) -> list[Block]:
-    return [Cards(charts)] if charts else []
+def node_map(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> HeatMap:
+    """Nodes x rounds, in the order of `ranked`: suspects first. A cell without a weight has the colour of its mark."""
+    codes = np.zeros((len(ranked), len(rounds)), np.int8)
+    shares = np.full(codes.shape, np.nan)
+    row = {one.node: k for k, one in enumerate(ranked)}
+    for column, record in enumerate(rounds):
+        for node, seen in judge_round(record).items():
+            codes[row[node], column] = _code(seen)
+            shares[row[node], column] = np.nan if seen.share is None else seen.share
+    suspects, short = sum(one.is_suspect for one in ranked), short_names(list(row))
+    return HeatMap(
+        "What became of every node",
+        f"{len(ranked)} nodes, {suspects} of them suspects; {len(rounds)} round{'s' * (len(rounds) > 1)}",
+        shares,
+        codes,
+        MARKS,
+        tuple(shown_name(one.node, one.name and one.name[:NAME_LETTERS], short) for one in ranked),
+        tuple(record.round for record in rounds),
+        (("suspects", suspects), ("others", len(ranked) - suspects)),
+        np.array([record.outcome != "aggregated" for record in rounds]),
+    )
+
+
+def _code(seen: Seen) -> int:
+    if seen.status == "quarantined":
+        return QUARANTINED
+    if seen.status == "rejected":
+        return REJECTED
+    if seen.bad_evaluation:
+        return EVALUATION
+    return UNWEIGHED if seen.share is None else WEIGHED
 
 
 def _metric_charts(rounds: Sequence[RoundRecord], beside: Mapping[str, Mapping[str, Series]]) -> list[Chart]:
@@ -199,30 +245,24 @@ def _other_charts(rounds: Sequence[RoundRecord]) -> list[Chart]:
     """The radius and the seconds of each round, as far as there are any."""
     fs = ranges(int(record.certificate["f"]) for record in rounds if record.certificate)
     parts = {part: line for part in ("round", "aggregation") if (line := seconds_series(rounds, part))}
-    charts = []
-    if fs:
-        radius = _chart(f"Radius for f = {fs}", "radius", {"radius": radius_series(rounds)}, rounds)
-        charts.append(replace(radius, gaps=True))
-    if parts:
-        charts.append(_chart("Seconds per round", "seconds", parts, rounds, log=True))
-    return charts
+    radius = _chart(f"Radius for f = {fs}", "radius", {"radius": radius_series(rounds)}, rounds)
+    seconds = _chart("Seconds per round", "seconds", parts, rounds)
+    return [*([replace(radius, gaps=True)] if fs else []), *([replace(seconds, log=True)] if parts else [])]
 
 
-def _chart(
-    title: str, metric: str, lines: Mapping[str, Series], rounds: Sequence[RoundRecord], *, log: bool = False
-) -> Chart:
+def _chart(title: str, metric: str, lines: Mapping[str, Series], rounds: Sequence[RoundRecord]) -> Chart:
     """Curves by round, up to the last of any of them; a deployed run has no seeds."""
-    curves = []
     last = max(rounds[-1].round, *(max(line, default=0) for line in lines.values()), 0)
-    for name, line in lines.items():
-        values = np.full((1, last), np.nan)
-        for when, value in line.items():
-            values[0, when - 1] = value
-        curves.append(Curve(visible(name, 60), (), values))
-    return Chart(title, metric, tuple(curves), log)
+    every = range(1, last + 1)
+    curves = (curve(visible(name, 60), (), [[line.get(when) for when in every]]) for name, line in lines.items())
+    return Chart(title, metric, tuple(curves))
 
 
-# The tables
+# The tables: a row is a mapping from the names of the columns
+
+
+def _table(title: str, rows: Sequence[Mapping[str, object]], long: Collection[str] = ()) -> Table:
+    return Table(title, tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], long)
 
 
 def tables(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> list[Table]:
@@ -230,10 +270,10 @@ def tables(rounds: Sequence[RoundRecord], ranked: Sequence[Standing]) -> list[Ta
     every = standings_table(ranked, quoted)
     flags = [(one.is_suspect, *row) for one, row in zip(ranked, every.rows, strict=True)]
     return [
-        _rounds_table(rounds),
-        _nodes_table(rounds),
+        _table("rounds", [_round_row(record) for record in rounds]),
+        _table("nodes", [row for record in rounds for row in _node_rows(record)]),
         Table("suspects", ("suspect", *every.header), flags),
-        _metrics_table(rounds),
+        _table("metrics", _metric_rows(rounds)),
         claims_table(rounds, quoted),
     ]
 
@@ -243,24 +283,27 @@ def standings_table(ranked: Sequence[Standing], safe: Safe) -> Table:
 
     Columns for what few federations have, names and measured effects, are left out where they would be empty.
     """
-    columns: dict[str, list[object]] = {
-        "node": [safe(one.node) for one in ranked],
-        "name": [one.name and safe(one.name) for one in ranked],
-        REASONS: ["; ".join(f"{safe(reason)} ({count} x)" for reason, count in one.reasons) for one in ranked],
-        "suspicion": [one.suspicion for one in ranked],
-        "asked": [one.asked for one in ranked],
-        HELD_DOWN: [one.held for one in ranked],
-        "share": [one.share for one in ranked],
-        "rejected": [one.rejected for one in ranked],
-        "bad evaluations": [one.bad_evaluations for one in ranked],
-        "quarantine": [one.quarantined for one in ranked],
-        "effect on loss": [one.effect for one in ranked],
-        "last asked": [one.last_asked for one in ranked],
-        "last reply used": [one.last_used for one in ranked],
-    }
-    rare = ("name", "effect on loss")
-    shown = {name: column for name, column in columns.items() if name not in rare or any(x is not None for x in column)}
-    return Table("nodes in all", tuple(shown), list(zip(*shown.values(), strict=True)), long=[REASONS])
+    rows = [
+        {
+            "node": safe(one.node),
+            "name": one.name and safe(one.name),
+            REASONS: "; ".join(f"{safe(reason)} ({count} x)" for reason, count in one.reasons),
+            "suspicion": one.suspicion,
+            "asked": one.asked,
+            HELD_DOWN: one.held,
+            "share": one.share,
+            "rejected": one.rejected,
+            "bad evaluations": one.bad_evaluations,
+            "quarantine": one.quarantined,
+            "effect on loss": one.effect,
+            "last asked": one.last_asked,
+            "last reply used": one.last_used,
+        }
+        for one in ranked
+    ]
+    empty = {name for name in ("name", "effect on loss") if all(row[name] is None for row in rows)}
+    shown = [{name: value for name, value in row.items() if name not in empty} for row in rows]
+    return _table("nodes in all", shown, long=[REASONS])
 
 
 def claims_table(rounds: Sequence[RoundRecord], safe: Safe, most: int | None = None) -> Table:
@@ -273,81 +316,64 @@ def claims_table(rounds: Sequence[RoundRecord], safe: Safe, most: int | None = N
         for row in record.nodes:
             if row.claimed is not None and row.claimed != row.samples:
                 found.setdefault(row.node, []).append((record.round, row))
-    header = ("node", "rounds", "first", "last", CLAIM, "counted as")
-    rows: list[tuple[object, ...]] = []
+    rows = []
     for node, times in sorted(found.items(), key=lambda item: -len(item[1]))[:most]:
         worst = max((row for _, row in times), key=_strangeness)
-        claim = safe(worst.claimed) if isinstance(worst.claimed, str) else number_of(worst.claimed)
-        counted = "rejected" if worst.status == "rejected" else worst.samples
-        rows.append((safe(node), len(times), times[0][0], times[-1][0], claim, counted))
-    return Table("claims", header, rows, long=[CLAIM])
+        rows.append(
+            {
+                "node": safe(node),
+                "rounds": len(times),
+                "first": times[0][0],
+                "last": times[-1][0],
+                CLAIM: safe(worst.claimed) if isinstance(worst.claimed, str) else number_of(worst.claimed),
+                "counted as": "rejected" if worst.status == "rejected" else worst.samples,
+            }
+        )
+    return _table("claims", rows, long=[CLAIM])
 
 
 def _strangeness(row: NodeRecord) -> tuple[bool, float]:
     return (True, 0.0) if isinstance(row.claimed, str) else (False, abs(number_of(row.claimed) or 0.0))
 
 
-def _rounds_table(rounds: Iterable[RoundRecord]) -> Table:
-    header = (
-        *("round", "time", "run", "rule", "f", "outcome", "note", "nodes", HELD_DOWN, "asked", "usable", "quorum"),
-        *("converged", "iterations", "certificate f", "certificate radius", "loss before", "loss after"),
-        *("seconds", "seconds of aggregation"),
-    )
-    rows = []
-    for record in rounds:
-        seen = judge_round(record).values()
-        proof, quorum, loss = record.certificate or {}, record.quorum or {}, record.validation or {}
-        rule, note = quoted(rule_of(record)), quoted(record.note or "")
-        rows.append(
-            (
-                *(record.round, record.time, record.run, rule, record.f, record.outcome, note),
-                *(len(seen), sum(one.held for one in seen)),
-                *(quorum.get("asked"), quorum.get("usable"), quorum.get("needed")),
-                *(record.converged, record.iterations, proof.get("f"), proof.get("radius")),
-                *(
-                    loss.get("before"),
-                    loss.get("after"),
-                    record.seconds.get("round"),
-                    record.seconds.get("aggregation"),
-                ),
-            )
-        )
-    return Table("rounds", header, rows)
+def _round_row(record: RoundRecord) -> dict[str, object]:
+    seen = judge_round(record).values()
+    proof, quorum, loss = record.certificate or {}, record.quorum or {}, record.validation or {}
+    return {
+        **{"round": record.round, "time": record.time, "run": record.run, "rule": quoted(rule_of(record))},
+        **{"f": record.f, "outcome": record.outcome, "note": quoted(record.note or "")},
+        **{"nodes": len(seen), HELD_DOWN: sum(one.held for one in seen)},
+        **{"asked": quorum.get("asked"), "usable": quorum.get("usable"), "quorum": quorum.get("needed")},
+        **{"converged": record.converged, "iterations": record.iterations},
+        **{"certificate f": proof.get("f"), "certificate radius": proof.get("radius")},
+        **{"loss before": loss.get("before"), "loss after": loss.get("after")},
+        **{"seconds": record.seconds.get("round"), "seconds of aggregation": record.seconds.get("aggregation")},
+    }
 
 
-def _nodes_table(rounds: Iterable[RoundRecord]) -> Table:
-    header = (
-        *("round", "node", "name", "phase", "status", "reason", "distance", "threshold", "weight", "share"),
-        *(HELD_DOWN, "claimed", "samples", "effect on loss"),
-    )
-    rows = []
-    for record in rounds:
-        seen = judge_round(record)
-        for row in record.nodes:
-            one = seen[row.node]
-            claimed = quoted(row.claimed) if isinstance(row.claimed, str) else row.claimed
-            rows.append(
-                (
-                    *(record.round, quoted(row.node), quoted(row.name or ""), row.phase, row.status),
-                    quoted(row.reason or ""),
-                    *(row.distance, row.threshold, row.weight, one.share if row.phase == "train" else None),
-                    *(one.held, claimed, row.samples, row.effect),
-                )
-            )
-    return Table("nodes", header, rows)
+def _node_rows(record: RoundRecord) -> Iterable[dict[str, object]]:
+    seen = judge_round(record)
+    for row in record.nodes:
+        one = seen[row.node]
+        yield {
+            **{"round": record.round, "node": quoted(row.node), "name": quoted(row.name or ""), "phase": row.phase},
+            **{"status": row.status, "reason": quoted(row.reason or "")},
+            **{"distance": row.distance, "threshold": row.threshold, "weight": row.weight},
+            **{"share": one.share if row.phase == "train" else None, HELD_DOWN: one.held},
+            "claimed": quoted(row.claimed) if isinstance(row.claimed, str) else row.claimed,
+            **{"samples": row.samples, "effect on loss": row.effect},
+        }
 
 
-def _metrics_table(rounds: Sequence[RoundRecord]) -> Table:
+def _metric_rows(rounds: Sequence[RoundRecord]) -> list[dict[str, object]]:
     series = metric_series(rounds)
-    rows = [
-        (record.round, quoted(phase), quoted(name), line[record.round], _plain(record, phase, name))
+    return [
+        {
+            **{"round": record.round, "phase": quoted(phase), "metric": quoted(name), "value": line[record.round]},
+            "plain average": number_of(record.averages.get(phase, {}).get(name)),
+        }
         for record in rounds
         for name, phases in series.items()
         for phase, line in phases.items()
         if record.round in line
     ]
-    return Table("metrics", ("round", "phase", "metric", "value", "plain average"), rows)
-
-
-def _plain(record: RoundRecord, phase: str, name: str) -> float | None:
-    return number_of(record.averages.get(phase, {}).get(name))

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as Printed
 
 from fedhold.aggregation import aggregate
@@ -24,7 +23,7 @@ from fedhold.cli.errors import usage_errors
 from fedhold.cli.parameters import Option
 from fedhold.errors import integer, require
 from fedhold.kernels import Floats, Vector
-from fedhold.report import LOW, Block, Heading, Paragraph, Table, held_down, print_line, print_table, table_of
+from fedhold.report import LOW, Block, Heading, Paragraph, Table, held_down, print_blocks, print_line, table_of
 from fedhold.result import Aggregation
 from fedhold.spec import DEFAULT
 
@@ -267,19 +266,6 @@ def _share(part: int, whole: int) -> str:
 
 def _titled(table: Table) -> list[Block]:
     return [Heading(table.title), table]
-
-
-def print_blocks(console: Console, blocks: Sequence[Block]) -> None:
-    """Print the blocks of a page: paragraphs, and tables below their headings."""
-    for block in blocks:
-        if isinstance(block, Paragraph):
-            console.print(f"{escape(block.text)}\n")
-        elif isinstance(block, Table):
-            numbers = tuple(name for name, kind in zip(block.header, block.classes, strict=True) if kind == "number")
-            printed = table_of(*block.header, numbers=numbers)
-            for row in block.texts:
-                printed.add_row(*map(escape, row))
-            print_table(console, block.title, printed)
 
 
 # The federation: 500 clients, 100 of them liars, under four attacks and five rules.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import click
 from rich.console import Console
@@ -16,14 +15,8 @@ from fedhold.report import print_table, table_of
 from fedhold.spec import FROM_CALL, MIXINGS, RULES, THRESHOLDS, unknown_part
 
 
-@dataclass(frozen=True)
-class _Registry:
-    """Functions that users call by name.
-
-    where   what they are, and where a user writes the name
-    named   name -> function
-    passed  parameters that the library passes by itself
-    """
+class _Registry(NamedTuple):
+    """Functions that users call by name, where the name is written, and the parameters that the library passes."""
 
     where: str
     named: Mapping[str, Callable[..., Any]]
@@ -65,28 +58,22 @@ def list_(
     name: Annotated[str, Argument("A name from the list: show all about it.", _names)] = "",
 ) -> None:
     """Rules, mixings, thresholds, attacks, tasks and partitions; or one of them in full."""
-    registries = _registries()
     if name:
-        _show_one(registries, name)
-    else:
-        _show_all(registries)
+        _show_one(name)
+        return
+    console = Console(highlight=False)
+    for registry in _registries():
+        table = table_of("name", "parameters", "")
+        for word, function in registry.named.items():
+            summary = (inspect.getdoc(function) or "").partition("\n")[0]
+            table.add_row(word, escape(registry.call(word)), escape(summary))
+        print_table(console, registry.where, table)
+    console.print("fedhold list NAME shows one of them in full, with its source.")
 
 
-def _show_one(registries: list[_Registry], name: str) -> None:
-    known = {word: registry for registry in registries for word in registry.named}
+def _show_one(name: str) -> None:
+    known = {word: registry for registry in _registries() for word in registry.named}
     if name not in known:
         every = {word: registry.named[word] for word, registry in known.items()}
         raise click.BadParameter(unknown_part("name", name, every))
-    click.echo(f"{name}({known[name].call(name)})\n")
-    click.echo(inspect.getdoc(known[name].named[name]))
-
-
-def _show_all(registries: list[_Registry]) -> None:
-    console = Console(highlight=False)
-    for registry in registries:
-        table = table_of("name", "parameters", "")
-        for name, function in registry.named.items():
-            summary = (inspect.getdoc(function) or "").partition("\n")[0]
-            table.add_row(name, escape(registry.call(name)), escape(summary))
-        print_table(console, registry.where, table)
-    console.print("fedhold list NAME shows one of them in full, with its source.")
+    click.echo(f"{name}({known[name].call(name)})\n\n{inspect.getdoc(known[name].named[name])}")

@@ -9,17 +9,15 @@ It may import `fedhold.kernels` for its array types and `fedhold.spec` for the n
 jinja2, rich and matplotlib are loaded when the first page, table or figure is made.
 """
 
-from fedhold.errors import visible
+from fedhold.errors import one_line, visible
 from fedhold.report.charts import Axis, Chart, Curve, curve
 from fedhold.report.colours import COLOURS, FULL, Style, plain_styles, rule_style, rule_styles
 from fedhold.report.figures import Figure, can_plot
-from fedhold.report.formats import column, decimals, fixed, number
 from fedhold.report.heatmap import HeatMap, Mark, weight_map
 from fedhold.report.matrix import Entry, Facet, Matrix, Scale
 from fedhold.report.pages import Block, Cards, Folded, Heading, Paragraph, Section, Source, page
-from fedhold.report.tables import Table, file_paths, write_tables
-from fedhold.report.terminal import ProgressLines, print_line, print_table, table_of
-from fedhold.report.untrusted import one_line, quoted
+from fedhold.report.tables import Table, column, decimals, file_paths, fixed, number, quoted, write_tables
+from fedhold.report.terminal import ProgressLines, print_blocks, print_line, print_table, table_of
 from fedhold.report.weights import LOW, detection, held_down, weighs
 
 __all__ = [
@@ -58,6 +56,7 @@ __all__ = [
     "one_line",
     "page",
     "plain_styles",
+    "print_blocks",
     "print_line",
     "print_table",
     "quoted",

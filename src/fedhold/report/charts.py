@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from fedhold.kernels import Vector
 from fedhold.report.colours import COLOURS, Style, plain_styles
 from fedhold.report.figures import CARD, SOFT, Figure, label
-from fedhold.report.formats import number
-from fedhold.report.tables import Table
+from fedhold.report.tables import Table, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

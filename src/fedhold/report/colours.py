@@ -31,6 +31,7 @@ CIVIDIS = ((0, 34, 78), (53, 69, 108), (102, 105, 112), (148, 142, 119), (200, 1
 SCALE = np.stack(
     [np.interp(np.linspace(0, 1, LEVELS), np.linspace(0, 1, len(CIVIDIS)), part) for part in np.transpose(CIVIDIS)], axis=1
 ).round().astype(np.uint8)  # fmt: skip
+SCALE_COLOURS = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in SCALE.tolist()]
 
 DASHES = ("", "6 3", "1.5 3", "8 3 1.5 3")  # each pattern serves for as many rules as there are colours
 MARKERS = 6  # shapes of markers

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedhold.errors import visible
 from fedhold.report.charts import stretches
-from fedhold.report.colours import FULL, LEVELS, SCALE
+from fedhold.report.colours import FULL, LEVELS, SCALE_COLOURS
 from fedhold.report.figures import CARD, INK, Figure, label
 from fedhold.report.tables import Table
 from fedhold.report.weights import ratio
@@ -102,11 +102,8 @@ class HeatMap(Figure):
 
     @property
     def note(self) -> str:
-        rows, columns = self.shares.shape
-        drawn_rows, drawn_columns = self.condensed(MOST_ROWS, MOST_COLUMNS).shares.shape
-        if (drawn_rows, drawn_columns) == (rows, columns):
-            return f"{self.who}."
-        return f"{self.who}. Neighbours are drawn together: {rows} x {columns} cells as {drawn_rows} x {drawn_columns}."
+        cells, drawn = ("{} x {}".format(*one.shares.shape) for one in (self, self.condensed(MOST_ROWS, MOST_COLUMNS)))
+        return f"{self.who}." + f" Neighbours are drawn together: {cells} cells as {drawn}." * (cells != drawn)
 
     @property
     def table(self) -> Table:
@@ -114,18 +111,17 @@ class HeatMap(Figure):
         shown = self.condensed(TABLE_ROWS, TABLE_COLUMNS)
         ends = [*stretches(len(self.rounds), TABLE_COLUMNS)[1:].tolist(), len(self.rounds)]
         spans = zip(shown.rounds, (self.rounds[end - 1] for end in ends), strict=True)
+        header = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
         words = [word for word, count in shown.groups for _ in range(count)]
+
+        def cell(share: float, code: int) -> str:
+            return self.marks[code - 1].words if code else "" if np.isnan(share) else f"{share:.2f}"
+
         rows = [
-            (visible(name), word, *(self._cell(share, code) for share, code in zip(*row, strict=True)))
+            (visible(name), word, *map(cell, *row))
             for name, word, *row in zip(shown.rows, words, shown.shares.tolist(), shown.codes.tolist(), strict=True)
         ]
-        header = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
         return Table(self.title, ("", "", *header), rows)
-
-    def _cell(self, share: float, code: int) -> str:
-        if code:
-            return self.marks[code - 1].words
-        return "" if np.isnan(share) else f"{share:.2f}"
 
     # How it is drawn
 
@@ -145,30 +141,29 @@ class HeatMap(Figure):
         axes, bar = paper.subplots(2, 1, height_ratios=(self.height - HEAD, BAR))
         levels = np.round(np.clip(shown.shares / FULL, 0, 1) * (LEVELS - 1))
         cells = np.ma.masked_invalid(np.where(shown.codes > 0, LEVELS - 1 + shown.codes, levels))
-        weights = (SCALE / 255).tolist()
-        colours = ListedColormap([*weights, *(mark.colour for mark in self.marks)])
-        last = len(weights) + len(self.marks) - 1
-        axes.imshow(cells, cmap=colours, vmin=-0.5, vmax=last + 0.5, aspect="auto", interpolation="none")
+        colours = [*SCALE_COLOURS, *(mark.colour for mark in self.marks)]
+        shades = {"cmap": ListedColormap(colours), "vmin": -0.5, "vmax": len(colours) - 0.5}
+        axes.imshow(cells, aspect="auto", interpolation="none", **shades)
         axes.spines[:].set_visible(False)
         shown._draw_rows(axes)
         shown._draw_rounds(axes)
         shown._draw_key(paper)
         bar.set_visible(bool((shown.codes == 0).any()))
         if bar.get_visible():
-            scale = ScalarMappable(Normalize(0, FULL), ListedColormap(weights))
+            scale = ScalarMappable(Normalize(0, FULL), ListedColormap(SCALE_COLOURS))
             place: dict[str, Any] = {"cax": bar, "orientation": "horizontal", "extend": "max"}
             paper.colorbar(scale, label="weight (1 is an equal share)", ticks=[0, 1, FULL], **place)
 
     def _draw_rows(self, axes: Axes) -> None:
         """A name beside each row, or a word beside each group; a bar beside the first group."""
-        count = self.groups[0][1]
+        (_, count), (_, others) = self.groups
         if self._named:
             axes.set_yticks(np.arange(0.5, len(self.rows)), minor=True)
             axes.set_yticks(range(len(self.rows)), [label(name) for name in self.rows], fontsize=9)
         else:
-            middles = {self.groups[0][0]: (count - 1) / 2, self.groups[1][0]: count + (self.groups[1][1] - 1) / 2}
-            there = [word for word, number in self.groups if number]
-            axes.set_yticks([middles[word] for word in there], there)
+            middles = zip(self.groups, ((count - 1) / 2, count + (others - 1) / 2), strict=True)
+            there = [(at, word) for (word, size), at in middles if size]
+            axes.set_yticks([at for at, _ in there], [word for _, word in there])
         axes.tick_params(length=0)
         axes.axhline(count - 0.5, color=INK, linewidth=1.2)
         side = axes.get_yaxis_transform()

@@ -7,12 +7,12 @@ for every eye, and every cell has its number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fedhold.report.colours import SCALE, rule_style
+from fedhold.report.colours import SCALE_COLOURS, rule_style
 from fedhold.report.pages import Block
 
 DIGITS, CURVE_DIGITS = 9, 3  # significant digits in the page: of numbers, and of curves
@@ -102,31 +102,23 @@ class Matrix(Block):
     def data(self) -> dict[str, Any]:
         """All of it in plain values, for the script."""
         return {
-            "rows": [list(row) for row in self.rows],
-            "styles": [[style.colour, style.dashes] for style in (rule_style(name) for name, _ in self.rows)],
-            "columns": list(self.columns),
+            "rows": self.rows,
+            "styles": [(style.colour, style.dashes) for style in (rule_style(name) for name, _ in self.rows)],
+            "columns": self.columns,
             "facets": [
-                {
-                    "name": facet.name,
-                    "choices": list(facet.choices),
-                    "groups": [[label, list(members)] for label, members in facet.groups.items()],
-                }
+                {"name": facet.name, "choices": facet.choices, "groups": list(facet.groups.items())}
                 for facet in self.facets
             ],
-            "axes": [[metric, list(rounds)] for metric, rounds in self.axes],
+            "axes": [(metric, list(rounds)) for metric, rounds in self.axes],
             "entries": [
-                [
-                    *(entry.row, entry.column, list(entry.facets)),
-                    *map(_short, (entry.value, entry.low, entry.high)),
+                (
+                    *(entry.row, entry.column, entry.facets, *map(_short, (entry.value, entry.low, entry.high))),
                     *(entry.mark, _short(entry.end), [_short(value, CURVE_DIGITS) for value in entry.curve]),
-                ]
+                )
                 for entry in self.entries
             ],
-            "colours": ["#{:02x}{:02x}{:02x}".format(*colour) for colour in SCALE.tolist()],
-            "scale": {
-                **{"worst": self.scale.worst, "best": self.scale.best, "digits": self.scale.digits},
-                "logarithmic": self.scale.logarithmic,
-            },
+            "colours": SCALE_COLOURS,
+            "scale": asdict(self.scale),
             "plain": self.plain,
         }
 

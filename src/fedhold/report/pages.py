@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
-from fedhold.report.colours import COLOURS, DARK_COLOURS, SCALE
+from fedhold.report.colours import COLOURS, DARK_COLOURS, SCALE_COLOURS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -105,6 +105,6 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    gradient = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in SCALE[::2].tolist()]
-    environment.globals.update(colours=COLOURS, dark_colours=DARK_COLOURS, gradient=gradient, install=INSTALL)
+    colours = {"colours": COLOURS, "dark_colours": DARK_COLOURS, "gradient": SCALE_COLOURS[::2]}
+    environment.globals.update(colours, install=INSTALL)
     return environment

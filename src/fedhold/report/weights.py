@@ -78,12 +78,11 @@ def ratio(part: NDArray[np.float64], whole: NDArray[np.integer]) -> NDArray[np.f
 
 def _below_median(values: NDArray[np.float64], there: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether each value that is there is below LOW times the median of those in its row that are."""
-    rows, known = np.atleast_2d(values), np.atleast_2d(there)
-    low = np.zeros(rows.shape, np.bool_)
-    for row, value, mask in zip(low, rows, known, strict=True):
-        if mask.any():
-            row[mask] = value[mask] < LOW * np.median(value[mask])
-    return low.reshape(values.shape)
+    low = np.zeros(values.shape, np.bool_)
+    for row in np.ndindex(values.shape[:-1]):
+        known = values[row][there[row]]
+        low[row][there[row]] = known < LOW * np.median(known) if known.size else False
+    return low
 
 
 def _differ(values: NDArray[np.float64]) -> bool:

@@ -5,12 +5,11 @@ In: the parts to reproduce, seeds, a directory. Out: results, a verdict on every
 """
 
 from fedhold.lab import Verdict
-from fedhold.lab.paper.claims import Claim, Measurements, judge
+from fedhold.lab.paper.claims import Claim, Judged, Measurements, by_reading, by_words, judge, judged
 from fedhold.lab.paper.figures import ATTACK_NAMES, CLIENTS, FIGURES, METHODS, NAMES, Plan, attack_free
-from fedhold.lab.paper.readings import CHOICES, MNIST_STEP, READINGS, Choice, Reading
-from fedhold.lab.paper.reproduction import readings_table, reproduce
+from fedhold.lab.paper.readings import CHOICES, MNIST_STEP, READINGS, Choice, Reading, readings_table
+from fedhold.lab.paper.reproduction import reproduce
 from fedhold.lab.paper.sentences import CLAIMS
-from fedhold.lab.paper.verdicts import Judged, by_reading, by_words, judged
 
 __all__ = [
     "ATTACK_NAMES",

@@ -1,4 +1,4 @@
-"""Claims: sentences that can be true or false, the measure they are tested by, and the verdict over the seeds.
+"""Claims: sentences that can be true or false, the measure they are tested by, and the verdict over seeds and readings.
 
 The evidence for a claim is a list of comparisons, each with one number per seed that is positive where the sentence is
 right. Numbers of one seed are differences between runs that share data, liars and start, so they are paired. One rule
@@ -29,60 +29,59 @@ Most comparisons are of progress, which says where a run ended between its start
     start      the value after the first round of that run
 
 0 is no better than at the start, 1 as good as if no client lied; below 0 the liars make the model worse than at the start.
+
+Over the readings of what the paper leaves open, a claim
+
+    holds      under the main reading and every other fair one that was run
+    fails      under all of them
+    depends    it holds under some, and fails under others
+    undecided  under the main reading, for want of seeds
+
+A reading counts for a claim if it changes any of the runs that the claim is tested on. Readings against the paper's letter are
+shown beside the others, and count for nothing.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 
 from fedhold.kernels import Vector
 from fedhold.lab import Experiment, Result, Verdict
 from fedhold.lab.paper.figures import BASELINES, PAPER_T, SUBFIGURES, Plan, attack_free
-from fedhold.lab.paper.readings import MAIN
+from fedhold.lab.paper.readings import FAIR, MAIN, Reading
+from fedhold.report import Table
 
 Results = Callable[[Experiment], Result | None]
 """The result of an experiment, None where it has not been run; Store.find for example."""
-Evidence = Sequence["Comparison"]
-Curves = Iterable[tuple[str, str]]
+Curve = tuple[str, str]
 """(name of a subfigure, label of a method)"""
+Evidence = Sequence["Comparison"]
 
 # Student's t: 97.5 % quantiles for 1, 2, 3, ... degrees of freedom; beyond the last, the last is a little wide.
 T_QUANTILES = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
 )
-SHOWN = 6  # comparisons named in a verdict
+SHOWN, SHOWN_OF_READING = 6, 2  # comparisons named in a verdict, and for each reading that disagrees with the main one
 FEWEST = 3  # seeds, before a comparison that is open is given up
 
-
-@dataclass(frozen=True)
-class Words:
-    """What the paper's words mean in numbers of progress.
-
-    well        progress above it is "well", "desirable". Below it more than a tenth of what there is to learn is lost, which on
-                MNIST is 0.08 of accuracy: anyone sees that in a figure
-    relatively  progress above it is "relatively well", "robust": twice that loss
-    failed      progress below it is "fails", "highly susceptible": more is lost than learnt
-    slight      a gap below it is "slightly", "nearly the same", above it "significantly": half of what separates well from
-                perfect, and about the width of a line or two in the paper's figures
-    margin      a difference between methods within it is none: a hundredth of what there is to learn, which on MNIST is 0.008
-                of accuracy
-    """
-
-    well: float = 0.9
-    relatively: float = 0.8
-    failed: float = 0.5
-    slight: float = 0.05
-    margin: float = 0.01
-
-
-WORDS = Words()
+# What the paper's words mean in numbers of progress:
+#     well        progress above it is "well", "desirable". Below it more than a tenth of what there is to learn is lost, which
+#                 on MNIST is 0.08 of accuracy: anyone sees that in a figure
+#     relatively  progress above it is "relatively well", "robust": twice that loss
+#     failed      progress below it is "fails", "highly susceptible": more is lost than learnt
+#     slight      a gap below it is "slightly", "nearly the same", above it "significantly": half of what separates well from
+#                 perfect, and about the width of a line or two in the paper's figures
+#     margin      a difference between methods within it is none: a hundredth of what there is to learn, which on MNIST is 0.008
+#                 of accuracy
+WORDS = {"well": 0.9, "relatively": 0.8, "failed": 0.5, "slight": 0.05, "margin": 0.01}
 # Every word moved to half of what it concedes, and to twice: "well" from a loss of 0.1 to one of 0.05, and of 0.2. Twice the
 # loss of "fails" would be all there is; it is moved to three quarters instead.
 OTHER_WORDS = {
@@ -108,7 +107,7 @@ class Comparison:
 
     what: str
     values: tuple[float, ...]
-    curves: frozenset[tuple[str, str]] = frozenset()
+    curves: frozenset[Curve] = frozenset()
     exact: bool = False
     margin: float = 0.0
     most: int | None = None
@@ -154,18 +153,23 @@ class Claim:
 
     says     the sentence
     where    its source
-    reading  what we take it to mean in numbers; {well} and the like stand for those of Words
-    needs    the figures whose results it is tested on
+    reading  what we take it to mean in numbers; {well} and the like stand for those of WORDS
     test     from the measurements to the evidence
     quoted   whether the sentence is the paper's own, and not ours
+    figure   the figure that a claim about no curve belongs to
     """
 
     says: str
     where: str
     reading: str
-    needs: tuple[str, ...]
     test: Callable[[Measurements], Evidence]
     quoted: bool = True
+    figure: str = ""
+
+    @property
+    def needs(self) -> set[str]:
+        """The figures whose results it is tested on."""
+        return {name[:4] for name, _ in _curves(self, Plan())} or {self.figure}
 
 
 def interval(values: Sequence[float], *, exact: bool = False) -> tuple[float, float]:
@@ -175,8 +179,6 @@ def interval(values: Sequence[float], *, exact: bool = False) -> tuple[float, fl
     >>> round(low, 2), round(high, 2)
     (-0.48, 4.48)
     """
-    if any(math.isnan(value) for value in values):
-        raise ValueError(f"a comparison needs one number per seed, got {list(values)}. Look at the runs behind it.")
     if exact:
         return min(values), max(values)
     if len(values) < 2:
@@ -191,8 +193,6 @@ def interval(values: Sequence[float], *, exact: bool = False) -> tuple[float, fl
 
 def outcome(evidence: Evidence) -> str:
     """holds, fails or undecided, by the rule at the head of this module."""
-    if not evidence:
-        raise ValueError("a claim without evidence can neither hold nor fail. Give it at least one comparison.")
     if any(one.side in ("against", "level") for one in evidence):
         return "fails"
     still_open = [one for one in evidence if one.side == "open"]
@@ -204,7 +204,7 @@ def outcome(evidence: Evidence) -> str:
 def judge(claim: Claim, measurements: Measurements) -> Verdict:
     """Test a claim on the results of a plan."""
     evidence = claim.test(measurements)
-    numbers = f"{claim.reading.format(**vars(measurements.words))}. {shown(evidence)}"
+    numbers = f"{claim.reading.format(**measurements.words)}. {shown(evidence)}"
     return Verdict(claim.says, claim.where, outcome(evidence), numbers, claim.quoted)
 
 
@@ -236,23 +236,34 @@ class Measurements:
     In its methods, `name` is that of a subfigure, such as fig1a, and `label` that of a method, such as krum.
     """
 
-    def __init__(self, results: Results, plan: Plan, words: Words = WORDS) -> None:
+    def __init__(self, results: Results, plan: Plan, words: Mapping[str, float] = WORDS) -> None:
         self.results, self.plan, self.widest, self.words = results, plan, plan.widest, words
         self.ends, self.progress = cache(self._ends), cache(self._progress)  # many comparisons share a curve
 
     def _ends(self, name: str, label: str) -> Vector:
         """The metric at the end of a subfigure's curve."""
-        subfigure = SUBFIGURES[name]
-        return np.array([self._end(run, subfigure.metric) for run in subfigure.curve(label, self.widest)])
+        return self._last(SUBFIGURES[name].curve(label, self.widest), SUBFIGURES[name].metric)
 
     def _progress(self, name: str, label: str) -> Vector:
         """Progress at the end of a subfigure's curve, as the head of this module defines it."""
-        subfigure = SUBFIGURES[name]
-        free = attack_free(subfigure, self.widest)
-        reference = np.array([self._end(run, subfigure.metric) for run in free])
-        start = np.array([self._values(run, subfigure.metric)[0] for run in free])
-        progress: Vector = (self.ends(name, label) - start) / (reference - start)
+        metric, free = SUBFIGURES[name].metric, attack_free(SUBFIGURES[name], self.widest)
+        start = np.array([self._values(run, metric)[0] for run in free])
+        progress: Vector = (self.ends(name, label) - start) / (self._last(free, metric) - start)
         return progress
+
+    def _last(self, runs: Iterable[Experiment], metric: str) -> Vector:
+        """The mean over the last tenth of the rounds."""
+        every = [self._values(run, metric) for run in runs]
+        return np.array([np.mean(values[-max(1, len(values) // 10) :]) for values in every])
+
+    def _values(self, run: Experiment, metric: str) -> Vector:
+        """The metric in the rounds that the reading judges; NaN where the run is not there."""
+        result = self.results(run)
+        if result is None:
+            return np.array([np.nan])
+        lost = np.inf if metric == "rmse" else 0.0  # a run that diverged
+        judged = result.series[metric][: self.plan.reading.end(run)]
+        return np.array([lost if value is None else value for value in judged], dtype=np.float64)
 
     def lead(self, name: str, label: str, other: str) -> Vector:
         """How much more progress `label` makes than `other`."""
@@ -265,72 +276,56 @@ class Measurements:
         leads: Vector = np.min([self.lead(name, PAPER_T, label) for label in BASELINES], axis=0)
         return leads
 
-    def _end(self, run: Experiment, metric: str) -> float:
-        values = self._values(run, metric)
-        return float(np.mean(values[-max(1, len(values) // 10) :]))
+    def told(self, name: str, *labels: str) -> str:
+        """'krum 7.071, median 1.034': the metric at the end, for each method."""
+        return ", ".join(f"{label} {mean_of(self.ends(name, label))}" for label in labels)
 
-    def _values(self, run: Experiment, metric: str) -> Vector:
-        """The metric in the rounds that the reading judges; NaN where the run is not there."""
-        result = self.results(run)
-        if result is None:
-            return np.array([np.nan])
-        lost = np.inf if metric == "rmse" else 0.0  # a run that diverged
-        judged = result.series[metric][: self.plan.reading.end(run)]
-        return np.array([lost if value is None else value for value in judged], dtype=np.float64)
+    def comparison(self, what: str, values: Vector, curves: Iterable[Curve], *, bar: bool = False) -> Comparison:
+        """One value per seed, of the seeds whose runs are all there.
 
-    def difference(self, what: str, values: Vector, curves: Curves) -> Comparison:
-        """How much more progress one makes than another, one value per seed; it can be level."""
-        return replace(self.sign(what, values, curves), margin=self.words.margin)
-
-    def sign(self, what: str, values: Vector, curves: Curves) -> Comparison:
-        """On which side of a bar something is, one value per seed, of the seeds whose runs are all there."""
+        bar  whether they say on which side of a bar something is; else they are differences, which can be level
+        """
         there = tuple(values[~np.isnan(values)].tolist())
-        return Comparison(what, there, frozenset(curves), most=len(values))
+        margin = 0.0 if bar else self.words["margin"]
+        return Comparison(what, there, frozenset(curves), margin=margin, most=len(values))
 
-    def mean_end(self, name: str, label: str) -> str:
-        """The metric at the end, mean over the seeds that were run."""
-        ends = self.ends(name, label)
-        known = ends[~np.isnan(ends)]
-        return f"{known.mean():.3f}" if known.size else "not run"
+    def compare(
+        self, names: Iterable[str], label: str, others: Sequence[str] = (), *, above: str = "", below: str = ""
+    ) -> Evidence:
+        """In each subfigure the progress of a method, or its lead over each of the others where there are any.
 
-    def above(self, name: str, label: str, bar: float) -> Comparison:
-        """progress > bar."""
-        return self.sign(self._ends_of(name, label), self.progress(name, label) - bar, [(name, label)])
+        above, below  a word: the number is above, or below, what it means. Without a word, the lead is above 0
+        """
+        found = []
+        for name, other in product(names, others or ("",)):
+            labels = (label, other) if other else (label,)
+            value = self.lead(name, label, other) if other else self.progress(name, label)
+            what = f"{name} {SUBFIGURES[name].attack} ({self.told(name, *labels)})"
+            if word := above or below:
+                value = value - self.words[word] if above else self.words[word] - value
+                what = f"{'not ' * bool(below)}{self.words[word]} ahead: {what}" if other else what
+            found.append(self.comparison(what, value, [(name, one) for one in labels], bar=bool(word)))
+        return found
 
-    def below(self, name: str, label: str, bar: float) -> Comparison:
-        """progress < bar."""
-        return self.sign(self._ends_of(name, label), bar - self.progress(name, label), [(name, label)])
 
-    def better(self, name: str, label: str, other: str) -> Comparison:
-        """`label` makes more progress than `other`."""
-        curves = [(name, label), (name, other)]
-        return self.difference(self._ends_of(name, label, other), self.lead(name, label, other), curves)
-
-    def ahead(self, name: str, label: str, other: str, by: float) -> Comparison:
-        """`label` makes more progress than `other`, by more than `by`."""
-        curves = [(name, label), (name, other)]
-        return self.sign(f"{by} ahead: {self._ends_of(name, label, other)}", self.lead(name, label, other) - by, curves)
-
-    def close(self, name: str, label: str, other: str, by: float) -> Comparison:
-        """`label` does not make more progress than `other` by `by` or more."""
-        curves = [(name, label), (name, other)]
-        return self.sign(
-            f"not {by} ahead: {self._ends_of(name, label, other)}", by - self.lead(name, label, other), curves
-        )
-
-    def _ends_of(self, name: str, *labels: str) -> str:
-        ends = ", ".join(f"{label} {self.mean_end(name, label)}" for label in labels)
-        return f"{name} {SUBFIGURES[name].attack} ({ends})"
+def mean_of(values: Vector) -> str:
+    """The mean over the seeds that were run, for a reader."""
+    known = values[~np.isnan(values)]
+    return f"{known.mean():.3f}" if known.size else "not run"
 
 
 # Which runs a claim needs
 
 
+def _curves(claim: Claim, plan: Plan) -> list[Curve]:
+    """What a claim is about."""
+    one_seed = replace(plan, most=1, most_mnist=1)  # what is asked for does not depend on the seeds
+    return [curve for one in claim.test(Measurements(lambda _: None, one_seed)) for curve in one.curves]
+
+
 def first_runs(claim: Claim, plan: Plan) -> list[Experiment]:
     """The runs that a claim is first judged on: those of its curves, and the runs without liars, with the plan's seeds."""
-    one_seed = replace(plan, most=1, most_mnist=1)  # what is asked for does not depend on the seeds
-    evidence = claim.test(Measurements(lambda _: None, one_seed))
-    return _runs((curve, plan) for one in evidence for curve in one.curves)
+    return _runs(_curves(claim, plan), plan)
 
 
 def next_runs(claim: Claim, measurements: Measurements, main: Measurements) -> list[Experiment]:
@@ -351,22 +346,102 @@ def next_runs(claim: Claim, measurements: Measurements, main: Measurements) -> l
     }
     least = min(leans, key=lambda one: leans[one])
     chosen = [least] if leans[least] < least.margin else leans
-    return _runs(
-        (curve, measurements.plan.with_seeds(max(len(one.values) + 1, 2))) for one in chosen for curve in one.curves
-    )
+    runs = [_runs(one.curves, measurements.plan.with_seeds(max(len(one.values) + 1, 2))) for one in chosen]
+    return list(dict.fromkeys(run for some in runs for run in some))
 
 
 def hangs_on(claim: Claim, plan: Plan) -> bool:
     """Whether the plan's reading changes anything that the claim is tested on."""
-    plan = replace(plan, seeds=(0,), mnist_seeds=(0,))
+    plan = replace(plan, seeds=1, mnist_seeds=1)
     runs, main = first_runs(claim, plan), first_runs(claim, replace(plan, reading=MAIN))
     return set(runs) != set(main) or any(plan.reading.end(run) != run.rounds for run in runs)
 
 
-def _runs(curves: Iterable[tuple[tuple[str, str], Plan]]) -> list[Experiment]:
-    found = [
-        run
-        for (name, label), plan in curves
-        for run in (*SUBFIGURES[name].curve(label, plan), *attack_free(SUBFIGURES[name], plan))
-    ]
-    return list(dict.fromkeys(found))
+def go_on(claims: Sequence[Claim], results: Results, plan: Plan) -> list[Experiment]:
+    """The runs of the first seeds, or of another one, for what is still undecided under the plan's reading.
+
+    There are none for a claim that does not hang on the reading, and none for one that fails by what is there already: most
+    comparisons are those of the main reading.
+    """
+    of, main = Measurements(results, plan), Measurements(results, replace(plan, reading=MAIN))
+    asked = [claim for claim in claims if plan.reading == MAIN or hangs_on(claim, plan)]
+    return list(dict.fromkeys(run for claim in asked for run in next_runs(claim, of, main)))
+
+
+def _runs(curves: Iterable[Curve], plan: Plan) -> list[Experiment]:
+    parts = [(SUBFIGURES[name], label) for name, label in curves]
+    return list(
+        dict.fromkeys(run for part, label in parts for run in (*part.curve(label, plan), *attack_free(part, plan)))
+    )
+
+
+# Over the readings
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim under every reading.
+
+    claim   the claim
+    main    the verdict under the main reading
+    others  the outcome under each of the other readings: holds, fails, undecided, "" where it changes nothing that the claim
+            is tested on, "not run" where its runs are not there
+    why     the comparisons behind an outcome that differs from the main one, by reading
+    """
+
+    claim: Claim
+    main: Verdict
+    others: dict[str, str]
+    why: dict[str, str]
+
+    @property
+    def outcome(self) -> str:
+        """holds, fails, depends or undecided, by the rule at the head of this module."""
+        fair = {self.others[name] for name in FAIR if name in self.others} & {"holds", "fails"}
+        return self.main.outcome if fair <= {self.main.outcome} or self.main.outcome == "undecided" else "depends"
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict over the readings, with the numbers of those that disagree."""
+        if not self.why:
+            return self.main
+        under = " ".join(f"Under '{name}' it {self.others[name]}: {why}" for name, why in self.why.items())
+        head = f"Under the main reading it {self.main.outcome}. " if self.outcome == "depends" else ""
+        return replace(self.main, outcome=self.outcome, numbers=f"{head}{self.main.numbers} {under}")
+
+
+def judged(claim: Claim, results: Results, plan: Plan, readings: Iterable[Reading] = ()) -> Judged:
+    """Judge a claim under the main reading and these."""
+    main = judge(claim, Measurements(results, plan))
+    others, why = dict[str, str](), dict[str, str]()
+    for reading in readings:
+        under = replace(plan, reading=reading)
+        if not hangs_on(claim, under):
+            others[reading.name] = ""
+            continue
+        evidence = claim.test(Measurements(results, under))
+        found = outcome(evidence)
+        there = found != "undecided" or all(one.values for one in evidence)
+        others[reading.name] = found if there else "not run"
+        if {found, main.outcome} == {"holds", "fails"}:
+            why[reading.name] = shown(evidence, SHOWN_OF_READING)
+    return Judged(claim, main, others, why)
+
+
+def by_reading(verdicts: Sequence[Judged]) -> Table:
+    """Claims by readings."""
+    names = list(verdicts[0].others)
+    rows = [(one.claim.says, one.outcome, one.main.outcome, *one.others.values()) for one in verdicts]
+    return Table("Claims by reading (empty: it changes nothing there)", ("claim", "together", "main", *names), rows)
+
+
+def by_words(claims: Sequence[Claim], results: Results, plan: Plan) -> Table:
+    """The verdicts under the main reading if one of the paper's words meant half as much, or twice."""
+    moved = [(word, value) for word, values in OTHER_WORDS.items() for value in values]
+    rows = []
+    for claim in claims:
+        usual = judge(claim, Measurements(results, plan)).outcome
+        others = [judge(claim, Measurements(results, plan, {**WORDS, w: v})).outcome for w, v in moved]
+        rows.append((claim.says, usual, *("" if other == usual else other for other in others)))
+    header = ("claim", "as read", *(f"{word} {value:g}" for word, value in moved))
+    return Table("Claims by what words mean (empty: the verdict stays)", header, rows)

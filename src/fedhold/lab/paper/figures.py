@@ -25,10 +25,19 @@ from fedhold.lab.paper.readings import (
 )
 
 CLIENTS = 500
+VARIANCE = 0.2  # of the clients' own true models, where they have such
 QUICK_MNIST_ROUNDS = 4  # enough to see that everything works; nothing has been learnt by then
 
 PAPER_T, AUTOMATIC_T = "huber, paper's T", "huber, automatic T"
 BASELINES = ("krum", "median_of_means", "median", "trimmed_mean")
+# Our rules for them, and for the mean, where f of the clients lie.
+SPECS = {
+    "mean": "mean",
+    "krum": "krum(f={f})",
+    "median_of_means": "median_of_means(f={f})",
+    "median": "median",
+    "trimmed_mean": "trimmed_mean(f={f})",
+}
 METHODS = ("mean", *BASELINES, PAPER_T, AUTOMATIC_T)
 # The paper's names, with ours beside them.
 NAMES = {
@@ -46,15 +55,15 @@ FOUR_ATTACKS = ("sign_flip", KA, TMA, HLMA)
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to run: the reading, the seeds, and the rounds on MNIST.
+    """How much to run: the reading, the number of seeds, and the rounds on MNIST.
 
     seeds, mnist_seeds  what every curve begins with; on MNIST a second seed of all 63 curves would take 19 minutes of two
                         cores, and most claims need one of a few of them
     most, most_mnist    how many seeds a comparison may have, where those do not decide it
     """
 
-    seeds: tuple[int, ...] = (0, 1, 2)
-    mnist_seeds: tuple[int, ...] = (0,)
+    seeds: int = 3
+    mnist_seeds: int = 1
     most: int = 20
     most_mnist: int = 6
     mnist_rounds: int = MNIST_ROUNDS
@@ -66,43 +75,30 @@ class Plan:
 
         quick  one seed of each by default and no more of them where these do not decide, and few rounds on MNIST
         """
-        whole = cls((0,), (0,), most=1, most_mnist=1, mnist_rounds=QUICK_MNIST_ROUNDS) if quick else cls()
-        if seeds is not None:
-            whole = replace(whole, seeds=tuple(range(integer(seeds, "seeds", at_least=1))))
-        if mnist_seeds is not None:
-            whole = replace(whole, mnist_seeds=tuple(range(integer(mnist_seeds, "mnist_seeds", at_least=1))))
-        return replace(
-            whole, most=max(whole.most, len(whole.seeds)), most_mnist=max(whole.most_mnist, len(whole.mnist_seeds))
-        )
+        usual = cls(1, 1, most=1, most_mnist=1, mnist_rounds=QUICK_MNIST_ROUNDS) if quick else cls()
+        first = integer(usual.seeds if seeds is None else seeds, "seeds", at_least=1)
+        on_mnist = integer(usual.mnist_seeds if mnist_seeds is None else mnist_seeds, "mnist_seeds", at_least=1)
+        return cls(first, on_mnist, max(usual.most, first), max(usual.most_mnist, on_mnist), usual.mnist_rounds)
 
-    def seeds_for(self, data: str) -> tuple[int, ...]:
+    def seeds_for(self, data: str) -> range:
         """The seeds of runs on this data."""
-        return self.mnist_seeds if data == "mnist" else self.seeds
+        return range(self.mnist_seeds if data == "mnist" else self.seeds)
 
     def with_seeds(self, count: int) -> Plan:
-        """The same with the first so many seeds for all data: no fewer than it begins with, no more than there may be."""
-        seeds, mnist_seeds = (
-            tuple(range(min(max(count, len(first)), most)))
-            for first, most in ((self.seeds, self.most), (self.mnist_seeds, self.most_mnist))
-        )
-        return replace(self, seeds=seeds, mnist_seeds=mnist_seeds)
+        """The same with so many seeds for all data: no fewer than it begins with, no more than there may be."""
+        seeds, mnist_seeds = max(count, self.seeds), max(count, self.mnist_seeds)
+        return replace(self, seeds=min(seeds, self.most), mnist_seeds=min(mnist_seeds, self.most_mnist))
 
     @property
     def widest(self) -> Plan:
         """The same with all seeds that a comparison may have."""
-        return self.with_seeds(max(self.most, self.most_mnist))
+        return replace(self, seeds=self.most, mnist_seeds=self.most_mnist)
 
 
 def baseline_rules(q: int, m: int) -> dict[str, str]:
     """Label -> spec of the methods the paper compares with, which know that q of m clients lie; and the mean."""
     require(m >= 2 * q + 3, "krum", needs="m >= 2q + 3", remedy="Lower epsilon, or leave Krum out.", m=m, q=q)
-    return {
-        "mean": "mean",
-        "krum": f"krum(f={q})",
-        "median_of_means": f"median_of_means(f={q})",
-        "median": "median",
-        "trimmed_mean": f"trimmed_mean(f={q})",
-    }
+    return {label: spec.format(f=q) for label, spec in SPECS.items()}
 
 
 @dataclass(frozen=True)
@@ -112,8 +108,6 @@ class Subfigure:
     name       fig1a, ...
     data, attack, epsilon, partition    as for Experiment
     threshold  the paper's T, as in a spec
-    variance   of the clients' own true models; None where all clients have the same
-    watched    the automatic Huber run with the first seed keeps every client's weight and a certificate for q liars
     """
 
     name: str
@@ -122,8 +116,16 @@ class Subfigure:
     epsilon: float
     threshold: str
     partition: str = "balanced"
-    variance: float | None = None
-    watched: bool = False
+
+    @property
+    def variance(self) -> float | None:
+        """That of the clients' own true models; None where all clients have the same."""
+        return VARIANCE if self.data == "heterogeneous" else None
+
+    @property
+    def watched(self) -> bool:
+        """Whether the automatic Huber run with the first seed keeps every client's weight and a certificate for q liars."""
+        return self.attack == TMA or self.name == "fig4a"
 
     @property
     def title(self) -> str:
@@ -135,30 +137,24 @@ class Subfigure:
     def metric(self) -> str:
         return "accuracy" if self.data == "mnist" else "rmse"
 
-    @property
-    def liars(self) -> int:
-        """The paper's q."""
-        return liars(self.epsilon, CLIENTS)
-
-    def rule(self, label: str, told: float = 1.0) -> str:
-        """The spec of a method; `told` is the number of liars that baselines are told, in multiples of the true one."""
-        ours = {PAPER_T: f"huber(threshold={self.threshold})", AUTOMATIC_T: "huber"}
-        return {**baseline_rules(int(told * self.liars), CLIENTS), **ours}[label]
-
     def curve(self, label: str, plan: Plan) -> tuple[Experiment, ...]:
-        """One experiment per seed."""
+        """One experiment of a method per seed."""
         return _curve(self, label, plan)
 
 
 @cache  # an experiment checks itself when it is made, and curves are asked for again and again
 def _curve(subfigure: Subfigure, label: str, plan: Plan) -> tuple[Experiment, ...]:
-    rule, runs = subfigure.rule(label, plan.reading.told), []
+    q, ours = (
+        liars(subfigure.epsilon, CLIENTS),
+        {PAPER_T: f"huber(threshold={subfigure.threshold})", AUTOMATIC_T: "huber"},
+    )
+    rule, runs = {**baseline_rules(int(plan.reading.told * q), CLIENTS), **ours}[label], []
     for run in _runs(subfigure, rule, plan):
-        if subfigure.attack == HLMA and label not in (PAPER_T, AUTOMATIC_T):
+        if subfigure.attack == HLMA and label not in ours:
             # The liars assume the T of the paper's Huber server, whatever rule they meet, so that all meet the same lies.
             run = replace(run, attack=f"{HLMA}(threshold={subfigure.threshold})")
         watched = subfigure.watched and label == AUTOMATIC_T and run.seed == 0
-        watching = (("keep_weights", 1), ("certify", subfigure.liars)) if watched else ()
+        watching = (("keep_weights", 1), ("certify", q)) if watched else ()
         runs.append(plan.reading.of(replace(run, options=watching)))
     return tuple(runs)
 
@@ -190,29 +186,21 @@ def _runs(subfigure: Subfigure, rule: str, plan: Plan) -> list[Experiment]:
 
 
 def _four(figure: str, data: str, epsilon: float, threshold: str) -> tuple[Subfigure, ...]:
-    return tuple(
-        Subfigure(f"{figure}{letter}", data, attack, epsilon, threshold, watched=attack == TMA)
-        for letter, attack in zip("abcd", FOUR_ATTACKS, strict=True)
-    )
-
-
-def _unbalanced(name: str, data: str, *, watched: bool = False) -> Subfigure:
-    by_samples = "by_samples(0, 2)"  # T_i = 2/sqrt(n_i)
-    return Subfigure(name, data, HLMA, 0.2, by_samples, partition="random_cuts", watched=watched)
-
-
-def _heterogeneous(name: str, attack: str, *, watched: bool = False) -> Subfigure:
-    return Subfigure(name, "heterogeneous", attack, 0.2, "1", variance=0.2, watched=watched)
+    lettered = zip("abcd", FOUR_ATTACKS, strict=True)
+    return tuple(Subfigure(f"{figure}{letter}", data, attack, epsilon, threshold) for letter, attack in lettered)
 
 
 FIGURES: dict[str, tuple[Subfigure, ...]] = {
     "fig1": _four("fig1", "synthesized", 0.2, "1"),
     "fig2": _four("fig2", "mnist", 0.2, "0.2"),
     "fig3": _four("fig3", "mnist", 0.4, "0.2"),
-    "fig4": (_unbalanced("fig4a", "synthesized", watched=True), _unbalanced("fig4b", "mnist")),
+    "fig4": (  # T_i = 2/sqrt(n_i)
+        Subfigure("fig4a", "synthesized", HLMA, 0.2, "by_samples(0, 2)", "random_cuts"),
+        Subfigure("fig4b", "mnist", HLMA, 0.2, "by_samples(0, 2)", "random_cuts"),
+    ),
     "fig5": (
-        _heterogeneous("fig5a", KA),
-        _heterogeneous("fig5b", TMA, watched=True),
+        Subfigure("fig5a", "heterogeneous", KA, 0.2, "1"),
+        Subfigure("fig5b", "heterogeneous", TMA, 0.2, "1"),
     ),
 }
 SUBFIGURES = {subfigure.name: subfigure for figure in FIGURES.values() for subfigure in figure}

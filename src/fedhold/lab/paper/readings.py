@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedhold.lab import Experiment
+from fedhold.report import Table
 
 SYNTHESIZED_ROUNDS, SYNTHESIZED_STEP = 200, 0.02  # section 7.1
 
@@ -195,3 +196,13 @@ CHOICES: tuple[Choice, ...] = (
 )
 READINGS: dict[str, Reading] = {reading.name: reading for choice in CHOICES for reading in choice.others}
 FAIR = tuple(reading.name for choice in CHOICES if not choice.stated for reading in choice.others)
+
+
+def readings_table() -> Table:
+    """What the paper leaves open: the sentence, the value of the main reading, and the others."""
+    rows = []
+    for choice in CHOICES:
+        others = "; ".join(f"{reading.name}: {reading.value}" for reading in choice.others)
+        stated = " (the paper is exact: the other value only shows what hangs on it)" if choice.stated else ""
+        rows.append((choice.name, f"{choice.quote} ({choice.where})", choice.main, others + stated))
+    return Table("What the paper leaves open", ("choice", "the sentence", "main reading", "other readings"), rows)

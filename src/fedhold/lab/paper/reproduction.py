@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table as Printed
+from rich.progress import track
+from rich.text import Text
 
 from fedhold.errors import integer, unknown
-from fedhold.lab import (
-    ANSWER,
-    Experiment,
-    News,
-    Panel,
-    Result,
-    Store,
-    Verdict,
-    run_all,
-    run_tasks,
-    tell,
-    write_report,
-)
+from fedhold.lab import ANSWER, Done, Panel, Store, Verdict, run_all, run_tasks, write_report
 from fedhold.lab.paper import sweeps, table1, theory
-from fedhold.lab.paper.claims import Claim
+from fedhold.lab.paper.claims import Claim, by_reading, by_words, go_on, judged
 from fedhold.lab.paper.figures import AUTOMATIC_T, FIGURES, METHODS, NAMES, PAPER_T, Plan, experiments
-from fedhold.lab.paper.readings import CHOICES, READINGS
+from fedhold.lab.paper.readings import READINGS, readings_table
 from fedhold.lab.paper.sentences import CLAIMS
-from fedhold.lab.paper.verdicts import Judged, by_reading, by_words, go_on, judged
-from fedhold.report import Block, Cards, Paragraph, ProgressLines, Source, Table, can_plot, print_line
+from fedhold.report import (
+    Block,
+    Cards,
+    Paragraph,
+    ProgressLines,
+    Source,
+    Table,
+    can_plot,
+    print_blocks,
+    print_line,
+    print_table,
+    table_of,
+)
 
 ABOUT: tuple[Block, ...] = (
     Source(
@@ -80,7 +78,6 @@ READING: tuple[Block, ...] = (
 PARTS = (*FIGURES, "table1", "theory")
 SWEEPS = "sweeps"  # no part of the paper, and therefore none of 'all', which takes long enough without it
 COLOURS = {"holds": "green", "fails": "red", "depends": "yellow", "undecided": "yellow"}
-SLOWEST = "spectral_filter"  # the rule of Table 1 that takes longest to measure, and is therefore begun first
 
 
 def parts_named(what: Sequence[str]) -> list[str]:
@@ -137,18 +134,34 @@ def reproduce(
         print_line(console, f"Reading: {reading.name} ({reading.value})")
         _run_until_decided(claims, replace(plan, reading=reading), store, jobs)
     found = {result.experiment: result for result in results}
-    effort = sweeps.QUICK if quick else sweeps.FULL
-    effort = effort if seeds is None else replace(effort, seeds=plan.seeds)
-    swept = run_all(sweeps.experiments(effort), store, jobs=jobs) if SWEEPS in parts else []
-    illustrations = _illustrations(store, effort, console) if SWEEPS in parts else []
-    measured, every = _measured(parts, jobs, quick, console), _judged(claims, store, plan)
-    on_readings = [by_reading(every)] if every else []
-    on_words = [readings_table(), by_words(claims, cache(store.find), plan)] if every else []
-    verdicts = [one.verdict for one in every]
-    for table in [*measured, *(on_readings if readings else [])]:
-        console.print(_printed(table))
-    if verdicts:
-        console.print(claims_table(verdicts))
+    panels = [
+        Panel(
+            title=subfigure.title,
+            metric=subfigure.metric,
+            series={NAMES[label]: [found[run] for run in subfigure.curve(label, plan)] for label in METHODS},
+            log=subfigure.metric == "rmse",
+        )
+        for figure in figures
+        for subfigure in FIGURES[figure]
+    ]
+    swept, illustrations = [], list[sweeps.Illustration]()
+    if SWEEPS in parts:
+        effort = sweeps.QUICK if quick else sweeps.FULL
+        effort = effort if seeds is None else replace(effort, seeds=plan.seeds)
+        swept = run_all(sweeps.experiments(effort), store, jobs=jobs)
+        for one in chain(sweeps.illustrated(store.find, effort), sweeps.theorems(effort)):
+            print_line(console, f"{one.name}: {one.sentence}")
+            illustrations.append(one)
+    tables, verdicts = _measured(parts, jobs, quick, console), list[Verdict]()
+    shown = list(tables)
+    if claims:
+        stored = cache(store.find)
+        every = [judged(claim, stored, plan, READINGS.values()) for claim in claims]
+        verdicts = [one.verdict for one in every]
+        shown += [by_reading(every)] if readings else []
+        tables += [by_reading(every), readings_table(), by_words(claims, stored, plan)]
+    print_blocks(console, shown)
+    _print_verdicts(console, verdicts)
     path = write_report(
         out,
         [*results, *swept],
@@ -156,8 +169,8 @@ def reproduce(
         about=ABOUT,
         verdicts=verdicts,
         reading=READING,
-        tables=[*measured, *on_readings, *on_words, *(one.table for one in illustrations)],
-        panels=_panels(figures, plan, found),
+        tables=[*tables, *(one.table for one in illustrations)],
+        panels=panels,
         opening={ANSWER: [block for one in illustrations for block in (Cards([one.chart]), Paragraph(one.sentence))]},
     )
     for one in illustrations if can_plot() else ():
@@ -173,109 +186,35 @@ def _run_until_decided(claims: Sequence[Claim], plan: Plan, store: Store, jobs: 
         run_all(more, store, jobs=jobs)
 
 
-def _illustrations(store: Store, effort: sweeps.Effort, console: Console) -> list[sweeps.Illustration]:
-    """The figures of the sweeps, each with its sentence printed as soon as it is made."""
-    made = []
-    for one in chain(sweeps.illustrated(store.find, effort), sweeps.theorems(effort)):
-        print_line(console, f"{one.name}: {one.sentence}")
-        made.append(one)
-    return made
-
-
-def _judged(claims: Sequence[Claim], store: Store, plan: Plan) -> list[Judged]:
-    """The claims under the main reading, and under all others whose runs are in the store."""
-    results = cache(store.find)
-    return [judged(claim, results, plan, READINGS.values()) for claim in claims]
-
-
-def readings_table() -> Table:
-    """What the paper leaves open: the sentence, the value of the main reading, and the others."""
-    rows = []
-    for choice in CHOICES:
-        others = "; ".join(f"{reading.name}: {reading.value}" for reading in choice.others)
-        stated = " (the paper is exact: the other value only shows what hangs on it)" if choice.stated else ""
-        rows.append((choice.name, f"{choice.quote} ({choice.where})", choice.main, others + stated))
-    return Table("What the paper leaves open", ("choice", "the sentence", "main reading", "other readings"), rows)
-
-
-def _panels(figures: Sequence[str], plan: Plan, found: dict[Experiment, Result]) -> list[Panel]:
-    return [
-        Panel(
-            title=subfigure.title,
-            metric=subfigure.metric,
-            series={NAMES[label]: [found[run] for run in subfigure.curve(label, plan)] for label in METHODS},
-            log=subfigure.metric == "rmse",
-        )
-        for figure in figures
-        for subfigure in FIGURES[figure]
-    ]
-
-
-@dataclass(frozen=True)
-class _Measurement:
-    """A task for a worker process: a row of Table 1, or the theory where `rule` is None."""
-
-    rule: str | None
-    quick: bool
-
-    @property
-    def size(self) -> int:
-        """How many numbers it gives."""
-        return len(set(theory.CASES)) if self.rule is None else len(table1.CRITERIA)
-
-
 def _measured(parts: Sequence[str], jobs: int, quick: bool, console: Console) -> list[Table]:
     """The tables of table1 and theory, measured in processes of their own."""
-    rules = sorted(table1.SPECS, key=lambda rule: rule != SLOWEST) if "table1" in parts else []
-    tasks = [_Measurement(rule, quick) for rule in rules]
-    tasks += [_Measurement(None, quick)] if "theory" in parts else []
-    measured = _measure_all(tasks, jobs, console) if tasks else []
-    cells = [item for item in measured if isinstance(item, table1.Cell)]
-    rows = [item for item in measured if isinstance(item, theory.Looseness)]
-    return [*(_table_1(cells) if cells else []), *([_theory(rows)] if rows else [])]
-
-
-def _measure_all(tasks: Sequence[_Measurement], jobs: int, console: Console) -> list[table1.Cell | theory.Looseness]:
-    columns = (TextColumn("table1, theory: {task.completed} of {task.total} numbers"), BarColumn(None))
-    sizes = [task.size for task in tasks]
-    measured, now = [], ProgressLines()
-    with (
-        Progress(
-            *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, expand=True
-        ) as progress,
-        closing(run_tasks(_work, tasks, jobs=jobs)) as events,
-    ):
-        bar, done = progress.add_task("", total=sum(sizes)), [0] * len(tasks)
-        for event in events:
-            if isinstance(event, News):
-                done[event.task] = round(event.fraction * sizes[event.task])
-            elif event.failure is not None:
+    effort, draws = (table1.QUICK, theory.QUICK_DRAWS) if quick else (table1.FULL, theory.DRAWS)
+    cells = [partial(table1.measure, rule, aspect, effort) for rule in table1.RULES for aspect in table1.CRITERIA]
+    cases = [partial(theory.measure, case, draws) for case in theory.CASES]
+    tasks = [*(cells if "table1" in parts else []), *(cases if "theory" in parts else [])]
+    measured: dict[int, Any] = {}
+    words, now = "table1, theory", ProgressLines()
+    with closing(run_tasks(_call, tasks, jobs=jobs)) as events:
+        done = (event for event in events if isinstance(event, Done))
+        for event in track(done, words, total=len(tasks), console=console, disable=not (tasks and console.is_terminal)):
+            if event.failure is not None:
                 raise RuntimeError(f"{tasks[event.task]} failed:\n{event.failure}")
-            else:
-                done[event.task] = sizes[event.task]
-                measured += event.result
-            progress.update(bar, completed=sum(done))
+            measured[event.task] = event.result
             if not console.is_terminal:
-                now.say(f"table1, theory: {sum(done)} of {sum(sizes)} numbers")
-    return measured
+                now.say(f"{words}: {len(measured)} of {len(tasks)} numbers")
+    found = [measured[k] for k in range(len(tasks))]
+    split = len(cells) if "table1" in parts else 0
+    return [*(_table_1(found[:split]) if split else []), *([_theory(found[split:])] if "theory" in parts else [])]
 
 
-def _work(task: _Measurement) -> list[table1.Cell | theory.Looseness]:
-    """Measure in a worker process; tells after every number."""
-    if task.rule is None:
-        numbers: Iterator[table1.Cell | theory.Looseness] = theory.measure(quick=task.quick)
-    else:
-        numbers = table1.measure(table1.QUICK if task.quick else table1.FULL, [task.rule])
-    measured = []
-    for number in numbers:
-        measured.append(number)
-        tell(len(measured) / task.size)
-    return measured
+def _call(task: Callable[[], Any]) -> Any:
+    """Measure in a worker process."""
+    return task()
 
 
 def _table_1(cells: Sequence[table1.Cell]) -> list[Table]:
     rows: list[tuple[object, ...]] = []
-    for rule in table1.SPECS:
+    for rule in table1.RULES:
         own = [cell for cell in cells if cell.rule == rule]
         rows.append((rule, *map(str, own), f"{sum(cell.agrees for cell in own)} of {len(own)}"))
     title = "Table 1, measured: yes or no (the number); where the paper says otherwise, its word"
@@ -288,7 +227,7 @@ def _table_1(cells: Sequence[table1.Cell]) -> list[Table]:
 
 def _theory(rows: Sequence[theory.Looseness]) -> Table:
     ranges = "; ".join(
-        f"theorem {number}: {low:.2f} to {high:.2f}" for number, (low, high) in theory.loosest(list(rows)).items()
+        f"theorem {number}: {low:.2f} to {high:.2f}" for number, (low, high) in theory.loosest(rows).items()
     )
     cells = [
         (
@@ -301,22 +240,11 @@ def _theory(rows: Sequence[theory.Looseness]) -> Table:
     return Table(f"Theory: bound over largest error met ({ranges})", header, cells)
 
 
-def claims_table(verdicts: Sequence[Verdict]) -> Printed:
-    """The verdicts for a terminal."""
-    table = Printed(title="Claims of the paper", box=box.SIMPLE_HEAD, pad_edge=False, show_lines=True)
-    for column in ("verdict", "claim", "where", "numbers"):
-        table.add_column(column, overflow="fold")
+def _print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
+    table = table_of("verdict", "claim", "where", "numbers")
+    table.show_lines = True
     for verdict in verdicts:
-        colour = COLOURS[verdict.outcome]
-        cells = (escape(part) for part in (verdict.says, verdict.where, verdict.numbers))
-        table.add_row(f"[{colour}]{verdict.outcome}[/{colour}]", *cells)
-    return table
-
-
-def _printed(table: Table) -> Printed:
-    printed = Printed(title=escape(table.title), box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in table.header:
-        printed.add_column(escape(column), overflow="fold")
-    for row in table.rows:
-        printed.add_row(*(escape(str(part)) for part in row))
-    return printed
+        table.add_row(
+            Text(verdict.outcome, COLOURS[verdict.outcome]), *map(Text, (verdict.says, verdict.where, verdict.numbers))
+        )
+    print_table(console, "Claims of the paper", table)

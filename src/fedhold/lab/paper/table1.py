@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -48,48 +48,15 @@ LIES: dict[str, tuple[str, dict[str, float]]] = {
 }
 TIMED_D = 200
 
-SPECS: dict[str, Callable[[int, float], str]] = {  # (f, the distance honest clients are away) -> spec
-    "krum": lambda f, _: f"krum(f={f})",
-    "median_of_means": lambda f, _: f"median_of_means(f={f})",
-    "median": lambda _, __: "median",
-    "trimmed_mean": lambda f, _: f"trimmed_mean(f={f})",
-    "spectral_filter": lambda f, _: f"spectral_filter(f={f})",
-    "huber, T = sqrt(d/n)": lambda _, T: f"huber(threshold={T!r})",
-    "huber": lambda _, __: "huber",
-}
-GROWTH = math.sqrt((1 - 2 * 0.4) / (1 - 2 * 0.49))
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """What makes a yes: a number, here in words, that lies between `low` and `high`."""
-
-    number: str
-    low: float = -math.inf
-    high: float = math.inf
-
-    def __str__(self) -> str:
-        return f">= {self.low:.3g}" if math.isinf(self.high) else f"<= {self.high:.3g}"
-
-
-CRITERIA = {
-    "epsilon-agnostic": Criterion("error told f/2 or 2f, over error told f", high=1.1),
-    "optimal in epsilon": Criterion("slope of the excess in epsilon", low=0.75),
-    "good near 1/2": Criterion(
-        "error/epsilon at 0.49 over that at 0.4 (the raw error grows 1.225 times as much)", high=GROWTH
-    ),
-    "linear time": Criterion("slope of the time in m, last doubling", high=1.25),
-    "optimal in d": Criterion("slope of the excess in d", high=0.25),
-}
-OURS = (True, True, True, True, False)
-PAPER: dict[str, tuple[bool, ...]] = {
-    "krum": (False, False, False, False, False),
-    "median_of_means": (False, False, True, True, False),
-    "median": (True, False, True, True, False),
-    "trimmed_mean": (False, True, False, True, False),
-    "spectral_filter": (False, False, False, False, True),  # HDRS
-    "huber, T = sqrt(d/n)": OURS,
-    "huber": OURS,
+# Our spec for each rule, with f and T, the distance honest clients are away; and the paper's words, in the order of CRITERIA.
+RULES = {
+    "krum": ("krum(f={f})", "no no no no no"),
+    "median_of_means": ("median_of_means(f={f})", "no no yes yes no"),
+    "median": ("median", "yes no yes yes no"),
+    "trimmed_mean": ("trimmed_mean(f={f})", "no yes no yes no"),
+    "spectral_filter": ("spectral_filter(f={f})", "no no no no yes"),  # HDRS
+    "huber, T = sqrt(d/n)": ("huber(threshold={T!r})", "yes yes yes yes no"),
+    "huber": ("huber", "yes yes yes yes no"),
 }
 
 
@@ -114,31 +81,28 @@ FULL, QUICK = Effort(), Effort(clients=200, draws=1, longest=0.1, largest=2048)
 
 @dataclass(frozen=True)
 class Cell:
-    """One property of one rule: the number, whether it meets the criterion, and what the paper says."""
+    """One property of one rule: the number, yes or no by the criterion, and the paper's word."""
 
     rule: str
     aspect: str
     number: float
-    measured: bool
-    paper: bool
+    measured: str
+    paper: str
 
     @property
     def agrees(self) -> bool:
         return self.measured == self.paper
 
     def __str__(self) -> str:
-        words = {True: "yes", False: "no"}
-        differs = "" if self.agrees else f", paper: {words[self.paper]}"
-        return f"{words[self.measured]} ({self.number:.2f}){differs}"
+        differs = "" if self.agrees else f", paper: {self.paper}"
+        return f"{self.measured} ({self.number:.2f}){differs}"
 
 
-def measure(effort: Effort = FULL, rules: Sequence[str] = tuple(SPECS)) -> Iterator[Cell]:
-    """Every cell, rule by rule, as soon as it is measured."""
-    numbers = (_misled, _slope_in_epsilon, _growth, _slope_in_time, _slope_in_d)
-    for rule in rules:
-        for (name, criterion), number_of, paper in zip(CRITERIA.items(), numbers, PAPER[rule], strict=True):
-            number = number_of(rule, effort)
-            yield Cell(rule, name, number, criterion.low <= number <= criterion.high, paper)
+def measure(rule: str, aspect: str, effort: Effort = FULL) -> Cell:
+    """One cell."""
+    criterion, paper = CRITERIA[aspect], RULES[rule][1].split()[list(CRITERIA).index(aspect)]
+    number = criterion.measure(rule, effort)
+    return Cell(rule, aspect, number, "yes" if criterion.low <= number <= criterion.high else "no", paper)
 
 
 def worst_error(rule: str, epsilon: float, effort: Effort, *, d: int = D, assumed: float | None = None) -> float:
@@ -149,7 +113,7 @@ def worst_error(rule: str, epsilon: float, effort: Effort, *, d: int = D, assume
     d        the number of coordinates
     """
     m, spread = effort.clients, math.sqrt(d / SAMPLES)
-    spec = SPECS[rule](liars(epsilon if assumed is None else assumed, m), spread)
+    spec = RULES[rule][0].format(f=liars(epsilon if assumed is None else assumed, m), T=spread)
     byzantine = np.arange(m) < liars(epsilon, m)
     errors = []
     for (lie, parameters), skew in product(LIES.values(), (1, -1)):
@@ -193,7 +157,7 @@ def _slope_in_time(rule: str, effort: Effort) -> float:
     while True:
         m = sizes[-1]
         updates = np.random.default_rng(m).standard_normal((m, TIMED_D))
-        spec = SPECS[rule](liars(0.2, m), math.sqrt(TIMED_D))
+        spec = RULES[rule][0].format(f=liars(0.2, m), T=math.sqrt(TIMED_D))
         seconds.append(min(_seconds(updates, spec) for _ in range(5)))
         if m == effort.largest or (len(sizes) >= 3 and seconds[-1] > effort.longest):
             return _slope(sizes[-2:], seconds[-2:])
@@ -208,3 +172,27 @@ def _seconds(updates: Matrix, spec: str) -> float:
 
 def _slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What makes a yes: a number, in words and as measured, that lies between `low` and `high`."""
+
+    number: str
+    measure: Callable[[str, Effort], float]
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __str__(self) -> str:
+        return f">= {self.low:.3g}" if math.isinf(self.high) else f"<= {self.high:.3g}"
+
+
+GROWTH = math.sqrt((1 - 2 * 0.4) / (1 - 2 * 0.49))
+GROWN = "error/epsilon at 0.49 over that at 0.4 (the raw error grows 1.225 times as much)"
+CRITERIA = {
+    "epsilon-agnostic": Criterion("error told f/2 or 2f, over error told f", _misled, high=1.1),
+    "optimal in epsilon": Criterion("slope of the excess in epsilon", _slope_in_epsilon, low=0.75),
+    "good near 1/2": Criterion(GROWN, _growth, high=GROWTH),
+    "linear time": Criterion("slope of the time in m, last doubling", _slope_in_time, high=1.25),
+    "optimal in d": Criterion("slope of the excess in d", _slope_in_d, high=0.25),
+}
