@@ -239,7 +239,7 @@ def illustrated(find: Callable[[Experiment], Result | None], effort: Effort) -> 
 
 
 def _chart(sweep: Sweep, found: Mapping[Experiment, Result]) -> Chart:
-    metric = "rmse" if next(iter(sweep)).data == "synthesized" else "accuracy"
+    metric = "rmse" if next(iter(sweep)).part("data").name == "synthesized" else "accuracy"
     curves = []
     for label, rows in sweep.runs.items():
         ends = [[_worst([found[run] for run in some], metric) for some in row] for row in rows]
