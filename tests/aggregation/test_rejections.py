@@ -190,3 +190,14 @@ def test_the_report_of_the_command_line_tells_f(tmp_path):
     assert done.exit_code == 0, done.output
     assert json.loads(told.read_text())["f"] == 1
     assert "f=1" in done.output
+
+
+@pytest.mark.parametrize(("tiny", "zeros"), [(4, 1), (4, 3), (3, 2)])
+def test_tiny_numbers_beside_zeros_reject_nobody(tiny, zeros):
+    others = [1.0, 1.1, 0.9, 1.05, 0.95][: 9 - tiny - zeros]
+    updates = np.array([5e-324] * tiny + [0.0] * zeros + others)[:, None]
+    result = aggregate(updates)
+    assert not result.clients.with_status("rejected")
+    assert 0 <= result.value[0] <= 1.1
+    mirrored = aggregate(np.array([1e300] * tiny + [0.0] * zeros + others)[:, None])
+    assert mirrored.clients.with_status("rejected") == list(range(tiny))

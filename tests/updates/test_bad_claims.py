@@ -107,3 +107,17 @@ def test_a_cap_below_one_is_refused(cap):
 @pytest.mark.parametrize("cap", ["3", True, [3], 3j])
 def test_a_cap_that_is_no_number_is_refused(cap):
     assert_refused(TypeError, "sample_cap", repr(cap), call=partial(aggregate, honest_updates(M), sample_cap=cap))
+
+
+@by_every_way
+@pytest.mark.parametrize("liars", [1, 3])
+def test_a_claim_of_nearly_nothing_counts_as_a_millionth_of_the_median(rule, liars):
+    samples = np.full(M, 100.0)
+    samples[:liars] = 5e-324 if liars == 1 else 1e-50
+    honest = honest_updates(M)
+    for cap in (3.0, None):
+        result = aggregate(honest, rule, samples=samples, sample_cap=cap, **parameters(rule, F))
+        assert_accounted(result)
+        assert all("raised to 0.0001" in row.reason and row.samples == pytest.approx(1e-4) for row in result.clients[:liars])
+        if result.certificate is not None:
+            assert result.certificate.radius(1) > 0

@@ -204,6 +204,7 @@ BAD_SAFETENSORS = {
     "no JSON": (safetensors(b"{'x': 1}"), "not JSON"),
     "deep": (safetensors(b'{"x":' + b"[" * 100_000), "not JSON"),
     "a list": (safetensors([1]), "not that of"),
+    "many arrays": (safetensors({f"{i}": entry("F32", [0], [0, 0]) for i in range(10_001)}), "10,000 are the most"),
     "twice": (safetensors(b'{"x": 1, "x": 2}'), "twice"),
     "no entry": (safetensors({"x": 3}), "dtype None"),
     "dtype": (safetensors({"x": entry("F8_E4M3")}, DATA), "F8_E4M3"),

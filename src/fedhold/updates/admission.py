@@ -43,6 +43,7 @@ __all__ = ["Admission", "Sent", "admit", "gather"]
 LITTLE, PART = 2**22, 16  # numbers, and the part of all numbers up to which small arrays are copied
 FLAT = "a dict of arrays of NumPy"
 AGGREGABLE, MASK = ("float", "integer"), "bool"
+LEAST_SHARE = 1e-6  # of the median n_i. Less adds nothing to a mean, and can be too small to divide by.
 LONGEST_REASON = 200  # characters. A client chooses the names of its arrays, which reasons quote.
 FARTHEST = 1e100  # A start with larger numbers is refused, so that all of them can be squared.
 FAR = 2.0**DOUBLE_ROOM  # Distances can be measured up to here, so the numbers of a start are clipped to it.
@@ -79,7 +80,7 @@ class Sent:
     @property
     def samples(self) -> Vector:
         """The n_i that count, if all of the sound clients are admitted."""
-        return np.minimum(self.claimed[self.sound], _limit(self.claimed[self.sound], self.cap))
+        return _counted(self.claimed[self.sound], self.cap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +210,10 @@ def gather(updates: Any, samples: ArrayLike | None, sample_cap: float | None, li
     sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
     if not len(sound):
         raise _nobody(reasons, "" if like is None else " Or pass as `like` what clients were to send.")
-    _limit(claimed[sound], sample_cap)  # Whatever is wrong with the cap is an error before anything is read.
+    if sample_cap is not None and positive(sample_cap, "sample_cap", infinite=True) < 1:
+        raise ValueError(
+            f"sample_cap must be at least 1, got {sample_cap}: it is a multiple of the median n_i. Pass 3, or None to trust."
+        )
 
     counters = Counters((), ())
     if is_array(updates):
@@ -256,9 +260,10 @@ def admit(sent: Sent, wanted: Wanted, *, around_zero: bool = False) -> Admission
         look = first_look(matrix, anew, around_zero=around_zero) if known is None else known
     admitted = sent.sound[fit]
     claims = sent.claimed[admitted]
-    limit = _limit(claims, sent.cap)
-    for i in admitted[claims > limit].tolist():
-        reasons[i] = f"samples {sent.claimed[i]:g} capped at {limit:g}"
+    counted = _counted(claims, sent.cap)
+    for i, claim, number in zip(admitted.tolist(), claims, counted, strict=True):
+        if claim != number:
+            reasons[i] = f"samples {claim:g} {'capped at' if claim > number else 'raised to'} {number:g}"
     fitting = np.flatnonzero(fit).tolist()
     # Where all clients sent the same form, one of them stands for all.
     templates = [sent.templates[k] for k in fitting] if len(sent.templates) == len(fit) else sent.templates
@@ -267,7 +272,7 @@ def admit(sent: Sent, wanted: Wanted, *, around_zero: bool = False) -> Admission
         updates=matrix,
         look=look,
         admitted=admitted,
-        samples=np.minimum(claims, limit),
+        samples=counted,
         claimed=sent.claimed,
         reasons=tuple(reasons),
         counters=sent.counters if fit.all() else sent.counters.take(np.flatnonzero(fit)),
@@ -465,15 +470,11 @@ def _number(claim: object) -> float:
         return np.inf
 
 
-def _limit(claimed: Vector, sample_cap: float | None) -> float:
-    """The largest n_i that counts: sample_cap times their median."""
-    if sample_cap is None:
-        return np.inf
-    if positive(sample_cap, "sample_cap", infinite=True) < 1:
-        raise ValueError(
-            f"sample_cap must be at least 1, got {sample_cap}: it is a multiple of the median n_i. Pass 3, or None to trust."
-        )
-    return sample_cap * middle(claimed)
+def _counted(claims: Vector, cap: float | None) -> Vector:
+    """The n_i that count: at least a millionth of their median, and at most `cap` times it."""
+    typical = middle(claims)
+    with np.errstate(over="ignore"):
+        return np.clip(claims, typical * LEAST_SHARE, np.inf if cap is None else typical * cap)
 
 
 def _nobody(reasons: list[str], hint: str = "") -> ValueError:

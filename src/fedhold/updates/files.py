@@ -47,6 +47,7 @@ CODES = {
 
 LONGEST_HEADER = 2**22  # bytes, enough for tens of thousands of arrays. A hostile file must not cost more memory.
 LONGEST_NPY_HEADER = 2**16  # bytes; NumPy itself reads no more than 10,000 of them
+MOST_ARRAYS = 10_000  # The largest language models have some thousands.
 MOST_AXES, LONGEST_AXIS = 32, 2**48  # No array of a model comes near these.
 KINDS = (".npy", ".safetensors")
 TICK = 20_000_000  # nanoseconds. The clock that stamps files moves in steps of at most 10 ms.
@@ -352,6 +353,8 @@ def _safetensors(file: BinaryIO, path: Path, size: int) -> dict[str, Where]:
     if not isinstance(header, dict):
         raise DamagedFileError(path, "its header is not that of a .safetensors file")
     header.pop("__metadata__", None)
+    if len(header) > MOST_ARRAYS:
+        raise DamagedFileError(path, f"{len(header):,} arrays; {MOST_ARRAYS:,} are the most that are read here")
     spans = {name: _span(path, name, entry) for name, entry in header.items()}
     # The format demands that the arrays fill the file one after the other, without gaps or overlaps.
     end = 0

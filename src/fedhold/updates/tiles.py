@@ -28,7 +28,6 @@ from fedhold.kernels import (
     dtype_name,
     is_half,
     largest,
-    middle,
     shared,
     thread_count,
     to_host,
@@ -489,9 +488,20 @@ def added(mine: Any, other: Any) -> Any:
     return None if mine is None else np.add(mine, other, out=mine) if isinstance(mine, np.ndarray) else mine + other
 
 
+def _lower_median(values: NDArray[np.intc]) -> int:
+    return int(np.sort(values)[(len(values) - 1) // 2])
+
+
 def exponents_of(magnitudes: Vector) -> tuple[NDArray[np.intc], int]:
-    """Every row's binary exponent, and the median one. A row of zeros has none, and gets the median."""
+    """Every row's binary exponent, and the typical one, their lower median. A row of zeros has none, and gets the typical one.
+
+    Zeros fit any scale. Where they and the rows far from the typical one are most rows, either scale may be that of the
+    majority. The one nearer to 1 is taken, so that a few tiny or huge numbers beside zeros decide nothing.
+    """
     some = magnitudes > 0
     exponents = np.frexp(magnitudes)[1]
-    typical = int(middle(exponents[some])) if some.any() else 0
+    typical = _lower_median(exponents[some]) if some.any() else 0
+    apart = some & (abs(exponents - typical) > DOUBLE_ROOM)
+    if apart.any() and 2 * np.count_nonzero(apart | ~some) > len(some):
+        typical = min(typical, _lower_median(exponents[apart]), key=abs)
     return np.where(some, exponents, typical), typical
