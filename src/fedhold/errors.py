@@ -43,7 +43,13 @@ def require(condition: bool, rule: str, *, needs: str, remedy: str, **met: objec
 def integer(value: object, name: str, *, at_least: int = 0) -> int:
     """`value` as an int; a float, a bool or a number below `at_least` is an error."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}. Pass a whole number such as {name}={at_least}.")
+        share = isinstance(value, float) and 0 < value < 1
+        such = (
+            f"{name}=int({value!r} * m) for a part of m clients"
+            if share
+            else f"a whole number such as {name}={at_least}"
+        )
+        raise TypeError(f"{name} must be an integer, got {value!r}. Pass {such}.")
     if value < at_least:
         raise ValueError(
             f"{name} must be at least {at_least}, got {value}. Pass a whole number such as {name}={at_least}."

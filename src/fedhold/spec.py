@@ -48,6 +48,14 @@ THRESHOLDS: dict[str, Function] = {
 DEFAULT = spectral_huber.__name__  # the rule where nobody names one; docs/default.md says why
 # What Python raises where text is no expression, or one nested too deeply.
 UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
+# Words of other libraries, and what stands for them here.
+ELSEWHERE = {
+    **dict.fromkeys(["weights", "num_examples", "num_samples", "n"], "The n_i of the clients are samples=."),
+    **dict.fromkeys(["seed", "random_state", "generator"], "Chance enters by rng=, a seed or a generator."),
+    **dict.fromkeys(
+        ["f", "num_byzantine", "n_byzantine", "byzantine"], "This rule is not told how many lie; leave it out."
+    ),
+}
 # Arguments of aggregate() that a stage receives if its function has such parameters.
 FROM_CALL = ("rng", "root", "start")
 
@@ -101,7 +109,8 @@ class Stage(Part):
         own = [name for name in list(accepted)[1:] if name not in FROM_CALL]
         for name in self.parameters:
             if name not in own:
-                raise TypeError(f"{self.name}: {unknown('parameter', name, own)}")
+                hint = f" {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+                raise TypeError(f"{self.name}: {unknown('parameter', name, own)}{hint}")
             well_typed(self.function, name, self.parameters[name])
         for name in own:
             if accepted[name].default is accepted[name].empty and name not in self.parameters:

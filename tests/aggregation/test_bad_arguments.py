@@ -1,9 +1,13 @@
 """What the caller passes beside the updates: a mistake is an error of ours, with the argument, the value and a remedy."""
 
+import re
+from concurrent.futures import Future
 from functools import partial
 
+import dask
 import numpy as np
 import pytest
+import torch
 
 from cases import (
     BOUNDS,
@@ -339,3 +343,50 @@ def test_a_like_that_is_no_update_is_refused(like):
     with pytest.raises((ValueError, TypeError), match="like") as problem:
         aggregate(honest_updates(M), like=like)
     assert REMEDY.search(str(problem.value)), str(problem.value)
+
+
+MODELS = [torch.nn.Linear(2, 2) for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("updates", "remedy"),
+    [
+        (MODELS, "[model.state_dict() for model in updates]"),
+        (MODELS[0], "state_dict() of every client's model"),
+        ([model.parameters() for model in MODELS], "[list(update) for update in updates]"),
+        ((row for row in np.ones((3, 2))), "list(updates)"),
+        ([1.0, 2.0, 3.0], "numpy.reshape(updates, (-1, 1))"),
+        ([[1.0, 2.0], [3.0, 4.0]], "numpy.array(updates)"),
+        ([Future(), Future()], "[future.result() for future in updates]"),
+        ([dask.delayed(np.ones)(3)] * 3, "dask.compute(*updates)"),
+        ([type("ObjectRef", (), {"__module__": "ray._raylet"})()] * 2, "ray.get(updates)"),
+        ([type("DataFrame", (), {"__module__": "pandas.core.frame"})()] * 2, "[frame.to_numpy() for frame in updates]"),
+        ([(np.ones(3), 10), (np.ones(3), 20)], "as samples="),
+        (["a.pt", "b.pt"], "torch.load(path, weights_only=True)"),
+        ({"a": np.ones(3)}, "list(updates.values())"),
+        (None, "an array or a list with one update per client"),
+    ],
+)
+def test_what_is_no_update_is_told_the_line_to_write(updates, remedy):
+    with pytest.raises(TypeError, match=re.escape(remedy)) as caught:
+        aggregate(updates)
+    assert "Keep the current model" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "remedy"),
+    [
+        ({"f": 2}, "leave it out"),
+        ({"weights": [1, 2]}, "samples="),
+        ({"num_examples": [1, 2]}, "samples="),
+        ({"seed": 1}, "rng="),
+    ],
+)
+def test_words_of_other_libraries_lead_to_ours(parameters, remedy):
+    with pytest.raises(TypeError, match=remedy):
+        aggregate(np.ones((5, 2)), **parameters)
+
+
+def test_a_part_of_the_clients_is_no_f():
+    with pytest.raises(TypeError, match=re.escape("f=int(0.2 * m)")):
+        aggregate(np.ones((5, 2)), "krum", f=0.2)

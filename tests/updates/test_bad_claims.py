@@ -118,6 +118,8 @@ def test_a_claim_of_nearly_nothing_counts_as_a_millionth_of_the_median(rule, lia
     for cap in (3.0, None):
         result = aggregate(honest, rule, samples=samples, sample_cap=cap, **parameters(rule, F))
         assert_accounted(result)
-        assert all("raised to 0.0001" in row.reason and row.samples == pytest.approx(1e-4) for row in result.clients[:liars])
+        assert all(
+            "raised to 0.0001" in row.reason and row.samples == pytest.approx(1e-4) for row in result.clients[:liars]
+        )
         if result.certificate is not None:
             assert result.certificate.radius(1) > 0

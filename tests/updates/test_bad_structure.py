@@ -273,7 +273,7 @@ def repr_of(part):
         ((np.zeros(3) for _ in range(5)), TypeError, ["updates", "generator", "Pass"]),
         ({"a": np.zeros(3)}, TypeError, ["updates", "Pass", "values()"]),
         ([None, None], ValueError, ["all 2 clients", "NoneType", "Keep the current model"]),
-        ([[1.0, 2.0], [3.0, 4.0]], ValueError, ["all 2 clients", "float at [0]", "Keep the current model"]),
+        ([[1.0, 2.0], [3.0, 4.0]], TypeError, ["updates", "numpy.array(updates)", "Pass"]),
     ],
     ids=repr_of,
 )

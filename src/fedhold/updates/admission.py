@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from numbers import Real
@@ -35,6 +35,7 @@ from fedhold.kernels import (
 from fedhold.updates.counters import Counters
 from fedhold.updates.files import StoredArray
 from fedhold.updates.first import Centre, Columnwise, FirstLook, Wanted, first_look
+from fedhold.updates.mistakes import mistake
 from fedhold.updates.structure import Leaf, Signature, count, describe, flatten, form, rebuild, signature
 from fedhold.updates.tiles import DOUBLE_ROOM, SMALL, Source, Updates, axes_in_memory, exponents_of, read_dtype
 
@@ -199,6 +200,8 @@ def gather(updates: Any, samples: ArrayLike | None, sample_cap: float | None, li
         leaves = [[Leaf(leaf.path, column[0]) for leaf, column in zip(flatten(updates[0]), columns, strict=True)]]
     else:
         leaves = [_arrays_of(update, reasons, i) for i, update in enumerate(updates)]
+        if not any(leaves) and (problem := mistake(updates)):
+            raise problem
     alike = len(leaves) < m  # The first client stands for all.
     signatures = [None if own is None else signature(own) for own in leaves]
     expected = _expected(signatures, like)
@@ -345,10 +348,10 @@ def _count(updates: Any) -> int:
             )
         if kind(updates) not in AGGREGABLE:
             raise TypeError(f"updates of dtype {kind(updates)} cannot be aggregated. Pass floats or integers.")
-    elif isinstance(updates, Mapping):
-        raise TypeError("updates must be an array or a list with one update per client. Pass list(updates.values()).")
     elif not isinstance(updates, list | tuple):
-        raise TypeError(f"updates are a {type(updates).__name__}. Pass an array or a list with one update per client.")
+        problem = mistake(updates)
+        assert problem is not None
+        raise problem
     if len(updates) == 0:
         raise ValueError("updates holds no clients. Keep the current model for this round.")
     return len(updates)

@@ -24,6 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from fedhold.errors import listed, visible
 from fedhold.kernels import BFLOAT16, to_host, widened
 from fedhold.storage import whole_file
+from fedhold.updates.mistakes import mistake
 
 __all__ = [
     "CODES",
@@ -229,7 +230,10 @@ def open_updates(
     ...     aggregate(open_updates(directory), "median").value
     array([2., 0.])
     """
-    return [_or_damaged(path, on_read) for path in paths_of(source)]
+    paths = paths_of(source)
+    if problem := mistake(paths):
+        raise problem
+    return [_or_damaged(path, on_read) for path in paths]
 
 
 def paths_of(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
