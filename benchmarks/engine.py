@@ -1,7 +1,7 @@
 """The engine against another one, in turns: seconds of the wall and of the CPU per call, and how many functions a call takes.
 
-    python benchmarks/engine.py OTHER            OTHER is the `src` folder of another checkout
-    python benchmarks/engine.py OTHER --no-numba with numba hidden from the other one
+    python benchmarks/engine.py OTHER                      OTHER is the `src` folder of another checkout
+    python benchmarks/engine.py OTHER --hide mine other    with numba hidden from this one, the other one or both
 
 Both libraries run in processes of their own, which take turns: one call each, again and again. The best of these counts, as a
 multiple of `X.mean(0)` of the same numbers, which each process times in the same turn.
@@ -139,7 +139,7 @@ def ask(process: subprocess.Popen[str], case: str, rule: str) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("other", type=Path)
-    parser.add_argument("--no-numba", action="store_true", help="hide numba from the other one")
+    parser.add_argument("--hide", nargs="+", choices=("mine", "other"), default=(), help="who sees no numba")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--cases", default="", help="only cases that contain this")
     parser.add_argument("--rules", default=",".join(RULES))
@@ -148,8 +148,8 @@ def main() -> None:
     if given.worker:
         worker()
         return
-    mine = start(Path(__file__).parents[1] / "src", numba=True)
-    other = start(given.other, numba=not given.no_numba)
+    mine = start(Path(__file__).parents[1] / "src", numba="mine" not in given.hide)
+    other = start(given.other, numba="other" not in given.hide)
     ratios, cpus = [], []
     rules = given.rules.split(",")
     print("multiples of X.mean(0), mine / other, wall (CPU)")

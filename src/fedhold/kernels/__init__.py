@@ -5,12 +5,13 @@ Imports: nothing of fedhold.
 
     loops.py     sums over the columns of a tile: squares, products, pairs
     columns.py   order statistics of the columns of a tile
+    compiled.py  twins of some of both, compiled by numba where it is installed
     threads.py   threads that share tiles, and those of BLAS
     half.py      float16 and bfloat16, whose bits are read as float32
     arrays.py    NumPy, torch and JAX arrays in and out; the aliases Block, Vector, Matrix, Weights, Floats
 """
 
-from fedhold.kernels import columns, loops
+from fedhold.kernels import columns, compiled, loops
 from fedhold.kernels.arrays import (
     Block,
     Floats,
@@ -51,6 +52,7 @@ __all__ = [
     "Weights",
     "between",
     "columns",
+    "compiled",
     "compute_dtype",
     "distance",
     "dtype_name",

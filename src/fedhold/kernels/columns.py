@@ -6,28 +6,35 @@ ranks in question depend on. Many are transposed, so that every column is a row,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedhold.kernels import compiled
 from fedhold.kernels.arrays import Block
 
 __all__ = ["mean_around_median", "mean_around_trimmed_mean", "median", "trimmed_mean"]
 
-NETWORK = 48  # clients. Up to so many, a network takes less time than transposing and sorting.
+# Clients. Up to so many, a network takes less time than transposing and sorting: one of NumPy, and one of compiled code.
+NETWORK, COMPILED_NETWORK = 48, 160
+SORTED = 2**17  # numbers that are transposed and sorted at a time
 
 
 def median(tile: Block) -> Block:
     """The middle value of every column, or the mean of the two middle ones."""
     m = len(tile)
-    return _centre(_ranked(tile, (m - 1) // 2, m // 2))
+    return _in_parts(tile, lambda part: _centre(_ranked(part, (m - 1) // 2, m // 2)))
 
 
 def trimmed_mean(tile: Block, f: int) -> Block:
     """The mean of every column without its f smallest and f largest values."""
-    return _mean(_ranked(tile, f, len(tile) - 1 - f))
+    m = len(tile)
+    if _has_twin(tile):
+        return compiled.trimmed_mean(tile, _comparators(m, f, m - 1 - f), f)
+    return _in_parts(tile, lambda part: _mean(_ranked(part, f, m - 1 - f)))
 
 
 def mean_around_median(tile: Block, keep: int) -> Block:
@@ -42,6 +49,20 @@ def mean_around_trimmed_mean(tile: Block, f: int) -> Block:
     m = len(tile)
     rows = _ranked(tile, 0, m - 1)
     return _mean_around(_mean(_wide(rows[f : m - f])), rows, m - f)
+
+
+def _in_parts(tile: Block, row_of: Callable[[Block], Block]) -> Block:
+    """row_of(tile), by parts that stay in cache where many clients are sorted."""
+    m, width = tile.shape
+    if m <= NETWORK or _has_twin(tile):
+        return row_of(tile)
+    step = max(SORTED // m, 1)
+    return np.concatenate([row_of(tile[:, low : low + step]) for low in range(0, width, step)])
+
+
+def _has_twin(tile: Block) -> bool:
+    """Whether compiled code sorts the columns of a tile."""
+    return len(tile) <= COMPILED_NETWORK and compiled.takes(tile)
 
 
 def _wide(rows: Sequence[Block]) -> list[Block]:
@@ -86,12 +107,16 @@ def _mean_around(centre: Block, rows: Sequence[Block], keep: int) -> Block:
 def _ranked(tile: Block, first: int, last: int) -> Any:
     """The rows of ranks first to last, in order, of a tile whose columns are sorted."""
     m = len(tile)
+    if _has_twin(tile):
+        return list(compiled.ranked(tile, _comparators(m, first, last), first, last))
     if m > NETWORK:
         turned = np.array(tile.T, order="C")
         turned.sort(axis=1)
         ranked: Block = turned.T[first : last + 1]
         return ranked
-    *rows, spare = np.concatenate([tile, tile[:1]])
+    copy = np.empty((m + 1, tile.shape[1]), tile.dtype)  # in the order of rows, whatever that of the tile
+    copy[:m] = tile
+    *rows, spare = copy
     for a, b in _network(m, first, last):
         low, high = rows[a], rows[b]
         np.minimum(low, high, out=spare)
@@ -119,3 +144,9 @@ def _network(m: int, first: int, last: int) -> list[tuple[int, int]]:
             kept.append((a, b))
             needed |= {a, b}
     return kept[::-1]
+
+
+@cache
+def _comparators(m: int, first: int, last: int) -> NDArray[np.int64]:
+    """The same as an array."""
+    return np.array(_network(m, first, last), np.int64).reshape(-1, 2)

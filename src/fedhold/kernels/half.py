@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ __all__ = ["BFLOAT16", "LARGEST_BFLOAT16", "is_half", "narrowed", "widened"]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # NumPy has no such type: these are its bits, under its name.
 LARGEST_BFLOAT16, LARGEST_FLOAT16 = (2 - 2.0**-7) * 2.0**127, float(np.finfo(np.float16).max)
+INFINITE = 0x7C00  # the bits of the float16 that is infinite
 # What a float16 that is not finite becomes before its exponent is set right; all others are less.
 BEYOND = np.float32(65536)
 EXPONENT = np.uint32(0x7F800000)  # that of a float32 that is not finite
 
 
+@lru_cache(maxsize=64)  # To compare with the dtype that has a name takes microseconds.
 def is_half(dtype: Any) -> bool:
     """Whether `widened` takes a dtype of NumPy: float16 or BFLOAT16, in the machine's own order of bytes."""
     return bool(dtype in (np.float16, BFLOAT16))
@@ -33,11 +36,13 @@ def widened(numbers: NDArray[Any], out: NDArray[np.float32] | None = None) -> ND
     out = np.empty(numbers.shape, np.float32) if out is None else out
     if numbers.dtype == BFLOAT16:
         return np.left_shift(numbers.view(np.uint16), 16, out=out.view(np.uint32), dtype=np.uint32).view(np.float32)
-    bits = np.left_shift(numbers.view(np.int16), 13, out=out.view(np.int32), dtype=np.int32)
+    signed = numbers.view(np.int16)
+    bits = np.left_shift(signed, 13, out=out.view(np.int32), dtype=np.int32)
     bits &= np.int32(-0x70000001)  # The sign, which the cast has copied to the three highest bits of the exponent, too.
     wide: NDArray[np.float32] = bits.view(np.float32)
     wide *= np.float32(2.0**112)
-    if wide.size and max(wide.max(), -wide.min()) >= BEYOND:
+    # Of either sign, what is not finite has the greatest bits.
+    if wide.size and (signed.max() >= INFINITE or numbers.view(np.uint16).max() >= INFINITE + 2**15):
         bits.view(np.uint32)[np.abs(wide) >= BEYOND] |= EXPONENT
     return wide
 

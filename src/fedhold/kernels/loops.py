@@ -14,7 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhold.kernels import compiled
 from fedhold.kernels.arrays import Block, Matrix, Vector
+from fedhold.kernels.compiled import RUN
 
 __all__ = [
     "RUN",
@@ -38,8 +40,7 @@ __all__ = [
     "weighted",
 ]
 
-RUN = 1024  # products of pairs added up in the tile's own precision before float64 takes over
-SQUARES = 256  # the same for squares: a tile has enough runs for vecdot to release the interpreter lock
+SQUARES = 256  # columns of a run of squares: a tile has enough runs for vecdot to release the interpreter lock
 ALONE = 2**18  # numbers of a tile that one thread reads faster than several would share it
 SQUARE_RUN = 32  # the same, for squares that a proof relies on
 PRODUCTS = 2**18  # products of pairs that wait to be added up
@@ -92,6 +93,9 @@ class Signs(NamedTuple):
 def squares(tile: Block) -> Vector:
     """|X_i|^2 of every row, in runs of columns."""
     m, width = tile.shape
+    if 0 < tile.strides[0] < tile.strides[1]:  # Its columns are contiguous: products add up their squares.
+        parts = (runs * runs @ np.ones(runs.shape[2], tile.dtype) for runs in _runs(tile, RUN))
+        return sum((part.sum(axis=0, dtype=np.float64) for part in parts), np.zeros(m))
     run = SQUARES if tile.size > ALONE else RUN
     whole = width - width % run
     found: Vector = np.vecdot(tile[:, whole:], tile[:, whole:]).astype(np.float64)
@@ -130,6 +134,9 @@ def products(tile: Block, *, weights: Vector) -> tuple[Products, Block]:
 
 def looked(tile: Block, *, weights: Vector) -> tuple[Products, Block]:
     """The same, and the squares of the rows."""
+    if compiled.takes(tile):
+        row, along_row, squared = compiled.looked(tile, weights)
+        return Products(squared, along_row, _square(row)), row
     # Products read memory faster than squares do, which then find it in cache.
     found, row = products(tile, weights=weights)
     return found._replace(squares=squares(tile)), row
@@ -162,6 +169,8 @@ def some_pairs(tile: Block, *, clients: NDArray[np.intp]) -> Matrix:
 def pairs(tile: Block) -> Matrix:
     """<X_i, X_j> of all pairs of rows, in runs of RUN columns."""
     m = len(tile)
+    if m <= compiled.FEW and compiled.takes(tile):
+        return compiled.pairs(tile)
     found: Matrix = np.zeros((m, m))
     at_once = max(PRODUCTS // (m * m), 1)
     for runs in _runs(tile, RUN):

@@ -24,6 +24,7 @@ from fedhold.kernels import (
     Matrix,
     Vector,
     between,
+    compiled,
     compute_dtype,
     dtype_name,
     is_half,
@@ -97,6 +98,10 @@ class Source:
                 part = part if clients is None else part[clients]
                 out[:, low - start : low - start + part.shape[1]] = to_host(part, None)
             return
+        if compiled.takes(out) and self._line is not None:
+            line, starts = self._line
+            compiled.fill(line, start + (starts if clients is None else starts[clients]), out)
+            return
         chosen: Iterable[Any] = self.rows if clients is None else [self.rows[i] for i in clients]
         for row, array in zip(out, chosen, strict=True):
             if isinstance(array, StoredArray):
@@ -108,6 +113,11 @@ class Source:
                     row[:] = widened(array[start:stop])
             else:
                 row[:] = to_host(between(array, start, stop), None)
+
+    @cached_property
+    def _line(self) -> tuple[Block, NDArray[np.int64]] | None:
+        """What compiled code reads of a list of arrays."""
+        return compiled.joined(self.rows, self.dtype)
 
     def in_order(self, numbers: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         """Numbers in the order in which they are read, in that of the axes of an array of this shape."""
@@ -443,7 +453,7 @@ class Updates:
         source, *others = self.sources
         rows = source.rows
         as_it_is = isinstance(rows, np.ndarray) and rows.dtype == source.dtype and rows.flags.aligned
-        as_it_is = as_it_is and rows.strides[1] == rows.itemsize and self.clients is None
+        as_it_is = as_it_is and rows.itemsize in rows.strides and self.clients is None
         return as_it_is and not (others or self.wide or self.base) and self.mixture is None
 
 
