@@ -1,11 +1,6 @@
 """What the first pass over the data is to find beside its check, decided before a number is read.
 
-| threshold | value | what was measured |
-|---|---|---|
-| FEW | 64 clients | products of all pairs take less time than the three to five passes of a solve |
-| SEVERAL (fedhold.geometry) | 128 clients | the same for rules that need directions, too |
-| PAIRED | 1,500 clients | in files or on a cluster: products of all pairs take under 60 MB, and save five passes or more |
-| MAX_PAIRED (fedhold.geometry) | 4,096 clients | all pairs are 134 MB; beyond, some rows of them are there at a time |
+The numbers of clients that decide stand in sizes.py.
 """
 
 from __future__ import annotations
@@ -14,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fedhold.geometry import MAX_PAIRED, SEVERAL
+from fedhold.sizes import FEW, MAX_PAIRED, PAIRED, SEVERAL
 from fedhold.spec import Stage
 from fedhold.updates import AllPairs, Columnwise, Sent, Wanted
 
 __all__ = ["Plan", "plan_for"]
-
-FEW, PAIRED = 64, 1500
 
 
 @dataclass(frozen=True)

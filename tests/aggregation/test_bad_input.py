@@ -20,9 +20,10 @@ from cases import (
     with_liars,
 )
 from fedhold import RULES, aggregate
+from fedhold.sizes import TILE
 from fedhold.updates import Updates
 from fedhold.updates.first import SAMPLED
-from fedhold.updates.tiles import TILE, Source
+from fedhold.updates.tiles import Source
 
 SINGLE, DOUBLE = np.finfo(np.float32), np.finfo(np.float64)
 every_rule = pytest.mark.parametrize("rule", RULES)

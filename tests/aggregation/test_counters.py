@@ -138,7 +138,7 @@ def test_large_counters_are_read_in_parts(monkeypatch):
     ]
     whole = aggregate(updates, "mean").value
     np.testing.assert_array_equal(whole["ids"], np.sort([update["ids"] for update in updates], axis=0)[2])
-    monkeypatch.setattr(counting, "WIDTH", 4)
+    monkeypatch.setattr(counting, "COUNTED", 4)
     parts = aggregate(updates, "mean").value
     np.testing.assert_array_equal(parts["ids"], whole["ids"])
     assert parts["steps"] == 2

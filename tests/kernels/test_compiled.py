@@ -10,6 +10,7 @@ import pytest
 from fedhold import aggregate
 from fedhold.kernels import BFLOAT16, columns, compiled, loops, widened
 from fedhold.kernels.columns import COMPILED_NETWORK
+from fedhold.sizes import SEVERAL
 from fedhold.updates.tiles import Source
 
 pytest.importorskip("numba", reason="the extra `fast`")
@@ -17,7 +18,7 @@ pytest.importorskip("numba", reason="the extra `fast`")
 MOST = {
     "_looked": 10_000,
     "_images": 10_000,
-    "_pairs": compiled.FEW,
+    "_pairs": SEVERAL,
     "_sorted": COMPILED_NETWORK,
 }  # clients for whom there is a twin
 ROWS = [1, 2, 3, 4, 5, 7, 10, 20, 31, 48, 64, 100, COMPILED_NETWORK, 500]
@@ -27,7 +28,7 @@ WIDTHS = [1, 63, 1025]
 @pytest.fixture
 def asked(monkeypatch):
     """Lets twins read tiles of every size, and says by which name each was called."""
-    monkeypatch.setattr(compiled, "ENOUGH", 1)
+    monkeypatch.setattr(compiled, "ALONE", 1)
     names = []
     for name in ("_looked", "_pairs", "_sorted", "_copied", "_widened"):
         twin = getattr(compiled, name)

@@ -114,7 +114,7 @@ def test_safetensors_are_written_as_the_format_says(tmp_path):
 @pytest.mark.parametrize("dicts", [False, True], ids=["npy", "safetensors"])
 @pytest.mark.parametrize("rule", [*RULES, "nearest_neighbour_mixing(f=4) | trimmed_mean(f=4)", "bucketing | krum(f=1)"])
 def test_agrees_with_memory(tmp_path, monkeypatch, rule, dicts):
-    monkeypatch.setattr(fedhold.updates.tiles, "STORED", 16 * M * 100)  # several slabs
+    monkeypatch.setattr(fedhold.updates.tiles, "FILES", 16 * M * 100)  # several slabs
     rows = honest_updates(M, D, dtype=np.float32)
     rows[:4] += 7
     updates = store(tmp_path / "updates", rows, dicts=dicts)
@@ -632,7 +632,7 @@ def test_many_clients_take_no_memory_for_all_their_pairs(tmp_path):
 
 def test_products_of_all_pairs_are_added_up_while_a_part_is_read(tmp_path, monkeypatch):
     """A list of one m x m matrix for every few columns could be larger than the data."""
-    monkeypatch.setattr(fedhold.updates.tiles, "STORED", 16 * 200 * 16)
+    monkeypatch.setattr(fedhold.updates.tiles, "FILES", 16 * 200 * 16)
     rows = honest_updates(200, 1600, dtype=np.float32)
     for i, row in enumerate(rows):
         np.save(tmp_path / f"{i:04}.npy", row)

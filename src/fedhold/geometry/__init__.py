@@ -10,14 +10,12 @@ solver of the Huber problem. Imports: `fedhold.updates`, `fedhold.kernels`.
     solver.py      the fixed point of the Huber problem, in the space of m weights
 """
 
-from fedhold.geometry.geometry import MAX_PAIRED, SEVERAL, Geometry, Measurement, normalised, sampled_centre
+from fedhold.geometry.geometry import Geometry, Measurement, normalised, sampled_centre
 from fedhold.geometry.line import location
 from fedhold.geometry.principal import Principal
 from fedhold.geometry.solver import HuberCentre, Rescaled, Solved, pulls_at, solve
 
 __all__ = [
-    "MAX_PAIRED",
-    "SEVERAL",
     "Geometry",
     "HuberCentre",
     "Measurement",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedhold.geometry.gram import TRUSTED, Gram, Origin, ResidualPairs
 from fedhold.geometry.principal import Principal, principal
 from fedhold.kernels import RUN, SQUARE_RUN, Block, Matrix, Vector, Weights, columns, length, loops, middle, unscaled
+from fedhold.sizes import MAX_PAIRED, ROWS_OF_PAIRS, SEVERAL
 from fedhold.updates import (
     SURPRISE,
     Centre,
@@ -27,7 +28,7 @@ from fedhold.updates import (
     pair_numbers,
 )
 
-__all__ = ["MAX_PAIRED", "SEVERAL", "Geometry", "Measurement", "normalised", "sampled_centre"]
+__all__ = ["Geometry", "Measurement", "normalised", "sampled_centre"]
 
 WHAT_A_RULE_RECEIVES = (
     "A rule receives a fedhold.Geometry, not the updates: m, d, samples, distances(weights), squared_distances, lengths() and "
@@ -39,13 +40,8 @@ TIED = 1e-12  # Shares of all samples that differ by less are equal.
 LEAST = 1e-30  # A smaller weight times a small number may be less than float32 can hold.
 LARGE, PLENTY = 512, 4  # columns, and columns per client. With fewer, clients' residuals are not nearly orthogonal.
 STRAIGHT = 1e-4  # Points off a line by less than this, relatively, are on it.
-MAX_PAIRED = 4096  # clients, of which all pairs are 134 MB
-ROWS_OF_PAIRS = 2**22  # distances of some clients to all that are there at a time: 32 MB
 
 # Principal directions.
-# Clients. Up to this many, the products of all pairs cost less than a solve and the passes that find directions, and all
-# eigenvectors of their matrix next to nothing.
-SEVERAL = 128
 KRYLOV_COLUMNS = 4  # two more than directions are wanted, as usual in subspace iterations
 KRYLOV_STEPS = 4  # passes for one. docs/default.md says what more of them would change.
 

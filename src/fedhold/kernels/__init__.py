@@ -1,7 +1,7 @@
 """What touches numbers: array libraries, half precision, threads, and the loops over one tile of columns.
 
 In: a tile, some columns of all clients, as a float32 or float64 array. Out: sums over its columns, or one row.
-Imports: nothing of fedhold.
+Imports: `fedhold.sizes`.
 
     loops.py     sums over the columns of a tile: squares, products, pairs
     columns.py   order statistics of the columns of a tile

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fedhold.kernels.half import BFLOAT16, LARGEST_BFLOAT16, is_half, widened
+from fedhold.sizes import COMPARED, SORTED
 
 __all__ = [
     "Block",
@@ -58,12 +59,10 @@ Weights = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
 """float32 or float64, of any shape: models and gradients."""
 
-SORTED = 1024  # numbers. To sort up to so many takes no longer than a partition.
 
 LARGEST = float(np.finfo(np.float64).max)
 NO_ARRAYS = (list, tuple, dict, np.generic, type)  # Every library would be asked about them, in turn.
 NO_DASK = (np.ndarray, *NO_ARRAYS)
-PART = 2**16  # numbers of two vectors that are compared at a time
 
 
 def is_array(thing: object) -> bool:
@@ -251,7 +250,7 @@ def length(vector: Vector) -> float:
     if not isinstance(vector, np.ndarray):
         return length(_of_chunks(vector, length))
     if vector.dtype != np.float64:  # A copy of all would be twice as large.
-        parts = [vector[start : start + PART] for start in range(0, len(vector), PART)]
+        parts = [vector[start : start + COMPARED] for start in range(0, len(vector), COMPARED)]
         return length(np.array([length(part.astype(np.float64)) for part in parts]))
     with np.errstate(over="ignore", under="ignore"):
         square = float(vector @ vector)
@@ -265,7 +264,7 @@ def distance(mine: Vector, other: Vector) -> float:
     """|mine - other|, in float64."""
     if not isinstance(mine, np.ndarray):
         return length(mine - other)
-    parts = (slice(start, start + PART) for start in range(0, len(mine), PART))
+    parts = (slice(start, start + COMPARED) for start in range(0, len(mine), COMPARED))
     return length(np.array([length(np.subtract(mine[at], other[at], dtype=np.float64)) for at in parts]))
 
 

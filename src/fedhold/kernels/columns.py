@@ -15,12 +15,9 @@ from numpy.typing import NDArray
 
 from fedhold.kernels import compiled
 from fedhold.kernels.arrays import Block
+from fedhold.sizes import CACHE, COMPILED_NETWORK, NETWORK
 
 __all__ = ["mean_around_median", "mean_around_trimmed_mean", "median", "trimmed_mean"]
-
-# Clients. Up to so many, a network takes less time than transposing and sorting: one of NumPy, and one of compiled code.
-NETWORK, COMPILED_NETWORK = 48, 160
-SORTED = 2**17  # numbers that are transposed and sorted at a time
 
 
 def median(tile: Block) -> Block:
@@ -56,7 +53,7 @@ def _in_parts(tile: Block, row_of: Callable[[Block], Block]) -> Block:
     m, width = tile.shape
     if m <= NETWORK or _has_twin(tile):
         return row_of(tile)
-    step = max(SORTED // m, 1)
+    step = max(CACHE // m, 1)
     return np.concatenate([row_of(tile[:, low : low + step]) for low in range(0, width, step)])
 
 

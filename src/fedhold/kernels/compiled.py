@@ -17,13 +17,10 @@ from numpy.typing import NDArray
 
 from fedhold.kernels.arrays import Block, Matrix, Vector
 from fedhold.kernels.half import BFLOAT16, is_half
+from fedhold.sizes import ALONE, CACHE, NEAR_CACHE
 
-__all__ = ["FEW", "fill", "joined", "looked", "pairs", "ranked", "takes", "trimmed_mean"]
+__all__ = ["fill", "joined", "looked", "pairs", "ranked", "takes", "trimmed_mean"]
 
-ENOUGH = 2**18  # numbers of a tile. For fewer, calling compiled code saves too little.
-CACHED = 2**17  # numbers of all rows that are read twice in a row, which stay in the second cache
-SORTED = 2**13  # numbers of all rows that are sorted at a time, which stay in the first cache
-FEW = 128  # clients. For more, products of pairs are made as fast by BLAS.
 LANES = 64  # columns that a few vector instructions compare at once
 RUN = 1024  # numbers that are added up in the tile's own precision before float64 takes over
 
@@ -46,7 +43,7 @@ def takes(tile: Block) -> bool:
     """Whether the twins read a tile: numba is there, the tile is large, and its rows are contiguous."""
     apart, step = tile.strides
     whole = step == tile.itemsize <= apart and apart % step == 0 and tile.flags.aligned
-    return tile.size >= ENOUGH and whole and tile.dtype.kind == "f" and tile.itemsize in (4, 8) and _numba() is not None
+    return tile.size >= ALONE and whole and tile.dtype.kind == "f" and tile.itemsize in (4, 8) and _numba() is not None
 
 
 def _compiled(*, reorder: bool = False) -> Callable[[Function], Function]:
@@ -91,7 +88,7 @@ def looked(tile: Block, weights: Vector) -> tuple[Block, Vector, Vector]:
     m, width = tile.shape
     row, along, squares = np.empty(width, tile.dtype), np.zeros(m + 3), np.zeros(m + 3)
     padded = np.concatenate([weights, np.zeros(3)]).astype(tile.dtype)
-    run = min(max(CACHED // (m * LANES), 1) * LANES, RUN)
+    run = min(max(CACHE // (m * LANES), 1) * LANES, RUN)
     _looked(*_line(tile), m, run, padded, row, along, squares)
     return row, along[:m], squares[:m]
 
@@ -178,7 +175,7 @@ def trimmed_mean(tile: Block, network: NDArray[np.int64], f: int) -> Block:
 
 def _sort(tile: Block, network: NDArray[np.int64], first: int, last: int, out: Block, *, mean: bool) -> None:
     m, (line, apart) = len(tile), _line(tile)
-    lanes = min(max(SORTED // (m * LANES), 1), 8) * LANES
+    lanes = min(max(NEAR_CACHE // (m * LANES), 1), 8) * LANES
     values = np.empty(m * lanes, tile.dtype)
     bits = np.int32 if tile.dtype == np.float32 else np.int64
     keys, sign, digits = values.view(bits), bits(8 * tile.itemsize - 1), bits(np.iinfo(bits).max)

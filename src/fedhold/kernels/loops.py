@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedhold.kernels import compiled
 from fedhold.kernels.arrays import Block, Matrix, Vector
 from fedhold.kernels.compiled import RUN
+from fedhold.sizes import ALONE, SEVERAL
 
 __all__ = [
     "RUN",
@@ -41,9 +42,7 @@ __all__ = [
 ]
 
 SQUARES = 256  # columns of a run of squares: a tile has enough runs for vecdot to release the interpreter lock
-ALONE = 2**18  # numbers of a tile that one thread reads faster than several would share it
 SQUARE_RUN = 32  # the same, for squares that a proof relies on
-PRODUCTS = 2**18  # products of pairs that wait to be added up
 
 
 class Products(NamedTuple):
@@ -169,10 +168,10 @@ def some_pairs(tile: Block, *, clients: NDArray[np.intp]) -> Matrix:
 def pairs(tile: Block) -> Matrix:
     """<X_i, X_j> of all pairs of rows, in runs of RUN columns."""
     m = len(tile)
-    if m <= compiled.FEW and compiled.takes(tile):
+    if m <= SEVERAL and compiled.takes(tile):
         return compiled.pairs(tile)
     found: Matrix = np.zeros((m, m))
-    at_once = max(PRODUCTS // (m * m), 1)
+    at_once = max(ALONE // (m * m), 1)
     for runs in _runs(tile, RUN):
         for first in range(0, len(runs), at_once):
             some = runs[first : first + at_once]

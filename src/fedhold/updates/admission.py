@@ -32,16 +32,16 @@ from fedhold.kernels import (
     to_host,
     unscaled,
 )
+from fedhold.sizes import LITTLE, PART, SMALL
 from fedhold.updates.counters import Counters
 from fedhold.updates.files import StoredArray
 from fedhold.updates.first import Centre, Columnwise, FirstLook, Wanted, first_look
 from fedhold.updates.mistakes import mistake
 from fedhold.updates.structure import Leaf, Signature, count, describe, flatten, form, rebuild, signature
-from fedhold.updates.tiles import DOUBLE_ROOM, SMALL, Source, Updates, axes_in_memory, exponents_of, read_dtype
+from fedhold.updates.tiles import DOUBLE_ROOM, Source, Updates, axes_in_memory, exponents_of, read_dtype
 
 __all__ = ["Admission", "Sent", "admit", "gather"]
 
-LITTLE, PART = 2**22, 16  # numbers, and the part of all numbers up to which small arrays are copied
 FLAT = "a dict of arrays of NumPy"
 AGGREGABLE, MASK = ("float", "integer"), "bool"
 LEAST_SHARE = 1e-6  # of the median n_i. Less adds nothing to a mean, and can be too small to divide by.

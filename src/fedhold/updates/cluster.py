@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fedhold.kernels import Block, Vector, loops
-from fedhold.updates.tiles import TILE, Columns, Source, Updates, added
+from fedhold.sizes import BLOCK, TILE
+from fedhold.updates.tiles import Columns, Source, Updates, added
 
 __all__ = ["ClusterUpdates", "require_blocks", "source_of"]
 
-BLOCK = 2**26  # bytes of a block of columns, where we cut the blocks
 NARROW = 2  # columns per client. In a narrower block, the m x m products would be larger than the block itself.
 AT_ONCE = 8  # partial sums that one task adds up
 

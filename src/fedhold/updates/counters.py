@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.kernels import Weights, between, to_host, weighted_median
+from fedhold.sizes import COUNTED
 from fedhold.updates.files import StoredArray
 from fedhold.updates.structure import Path, count
 
 __all__ = ["Counters"]
-
-WIDTH = 2**14  # numbers of a client whose medians are found at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +50,13 @@ class Counters:
         return {path: np.concatenate(parts) for path, parts in zip(self.paths, found, strict=True)}
 
     def _batches(self) -> Iterator[list[tuple[int, int, int]]]:
-        """Pieces of neighbouring arrays of the same dtypes, up to WIDTH numbers: (which array, from where, to where)."""
+        """Pieces of neighbouring arrays of the same dtypes, up to COUNTED numbers: (which array, from where, to where)."""
         batch, width, last = list[tuple[int, int, int]](), 0, None
         for k, column in enumerate(self.columns):
             dtypes, size = {str(array.dtype) for array in column}, count(column[0])
-            for low in range(0, max(size, 1), WIDTH):
-                high = min(low + WIDTH, size)
-                if batch and (dtypes != last or width + high - low > WIDTH):
+            for low in range(0, max(size, 1), COUNTED):
+                high = min(low + COUNTED, size)
+                if batch and (dtypes != last or width + high - low > COUNTED):
                     yield batch
                     batch, width = [], 0
                 batch.append((k, low, high))

@@ -23,6 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedhold.errors import listed, visible
 from fedhold.kernels import BFLOAT16, to_host, widened
+from fedhold.sizes import TILE
 from fedhold.storage import whole_file
 from fedhold.updates.mistakes import mistake
 
@@ -52,7 +53,6 @@ MOST_ARRAYS = 10_000  # The largest language models have some thousands.
 MOST_AXES, LONGEST_AXIS = 32, 2**48  # No array of a model comes near these.
 KINDS = (".npy", ".safetensors")
 TICK = 20_000_000  # nanoseconds. The clock that stamps files moves in steps of at most 10 ms.
-CHUNK = 2**20  # numbers written at a time
 NAMES = {code: name for name, code in CODES.items()}
 
 Told = Callable[[int], None]
@@ -464,5 +464,5 @@ def _safetensors_header(ordered: list[str], parts: dict[str, NDArray[Any]]) -> b
 
 
 def _write(file: BinaryIO, array: NDArray[Any]) -> None:
-    for start in range(0, array.size, CHUNK):
-        file.write(array.flat[start : start + CHUNK].astype(_code(array), copy=False).data)
+    for start in range(0, array.size, TILE):
+        file.write(array.flat[start : start + TILE].astype(_code(array), copy=False).data)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.kernels import Block, Matrix, Vector, Weights, columns, loops, middle
+from fedhold.sizes import CACHE, FEWER_SAMPLED, LEAST_SAMPLED, SAMPLED, SMALL
 from fedhold.updates.tiles import SINGLE_ROOM, Updates
 
 __all__ = [
@@ -25,12 +26,8 @@ __all__ = [
     "pair_numbers",
 ]
 
-SAMPLED = 256  # columns of a sample. Distances over this many are right to some percent.
-MAX_SAMPLED_VALUES, LEAST_SAMPLED = 2**17, 16  # Above this size a sample takes fewer columns, but at least so many.
-FEWER_SAMPLED = 64  # columns of a sample that only chooses the reference
 NEAR = 2  # An origin within this many times the clients' distances to their median costs no digits that matter.
 SURPRISE = 10  # Clients this many times farther apart than in the sample have moved in other columns.
-PAIRED = 2**19  # numbers of a tile for products of all pairs, whose results take memory, too
 
 
 # What a rule may ask of the first pass.
@@ -89,7 +86,7 @@ class Sample:
     @np.errstate(over="ignore", invalid="ignore")  # The numbers have not been checked yet, and may be anything.
     def of(updates: Updates, columns: int = SAMPLED) -> Sample:
         """Columns spread evenly over all of them."""
-        block = updates.sample(max(min(columns, MAX_SAMPLED_VALUES // updates.m), LEAST_SAMPLED))
+        block = updates.sample(max(min(columns, CACHE // updates.m), LEAST_SAMPLED))
         half = updates.m // 2
         ordered = np.array(block.T, order="C")  # A row is partitioned in half of the time of a column.
         ordered.partition(half, axis=1)
@@ -204,7 +201,7 @@ def column_row(updates: Updates, rule: Columnwise) -> tuple[Vector, Vector]:
 
 def pair_numbers(m: int) -> int:
     """How many numbers a tile has for products of all pairs: at least two runs of columns."""
-    return max(PAIRED, 2 * m * loops.RUN)
+    return max(SMALL, 2 * m * loops.RUN)
 
 
 def _cut(matrix: Matrix, kept: NDArray[np.intp]) -> Matrix:

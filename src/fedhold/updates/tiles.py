@@ -34,13 +34,12 @@ from fedhold.kernels import (
     to_host,
     widened,
 )
+from fedhold.sizes import CACHE, FILES, PARTS, SMALL, TILE, TILES, TURNED
 from fedhold.updates.files import StoredArray
 
 __all__ = [
     "DOUBLE_ROOM",
     "SINGLE_ROOM",
-    "SMALL",
-    "TILE",
     "Columns",
     "Source",
     "Updates",
@@ -49,14 +48,6 @@ __all__ = [
     "read_dtype",
 ]
 
-# Numbers of a tile. Smaller ones stay in faster caches, but calls cost more and memory is read in shorter runs.
-TILE = 2**20
-# Threads share data of few numbers in this many tiles, of at least SMALL numbers. Less is read by one thread.
-SMALL, TILES = 2**19, 4
-TURNED = 256  # columns of a Fortran-order matrix that are copied at a time
-STORED = 2**28  # bytes that all threads gather at a time where clients came as files: 256 KiB from each of 500
-PARTS = 8  # Each thread takes this part of all tiles at a time.
-MIXED = 2**17  # numbers of all clients that are added up to new rows at a time
 FEW_ROWS = 4  # A sum of up to this many rows is made in their own precision.
 SAMPLE_RUN = 32  # columns per run of a sample: whole cache lines
 SINGLE_ROOM = 40  # exponent of 2. Hundreds of thousands of squares of float32 numbers within 2**+-40 can be added up.
@@ -397,7 +388,7 @@ class Updates:
         """The columns to read at a time: large arrays in parts of equal width, small neighbours of one dtype together."""
         count = self.m if self.mixture is None else max(self.mixture.shape)
         if self.costly_to_read:
-            numbers = STORED // thread_count() // (4 if self.dtype is np.float32 and self.mixture is None else 16)
+            numbers = FILES // thread_count() // (4 if self.dtype is np.float32 and self.mixture is None else 16)
         else:
             numbers = min(numbers, max(count * self.d // TILES, SMALL), TILE if self.mixture is None else SMALL)
         width = max(numbers // count, 16)
@@ -469,7 +460,7 @@ def _mixed(tile: Block, mixture: Matrix) -> Block:
     sizes = used.sum(axis=1)
     if used.sum(axis=0).max() <= 1 and sizes.all():
         mixed: Block = np.empty((len(mixture), tile.shape[1]), tile.dtype)
-        step = max(MIXED // len(tile), 64)
+        step = max(CACHE // len(tile), 64)
         for size in np.unique(sizes):
             rows = np.flatnonzero(sizes == size)
             members = np.nonzero(used[rows])[1].reshape(-1, size).T
