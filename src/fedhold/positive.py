@@ -1,9 +1,9 @@
 """Numbers that must not be negative, such as variances and scales, stay what they are: one of them below 0 ends a model.
 
 An array counts as one of theirs if it holds no negative number, neither in the model that was sent nor in half of the
-replies or more. A new number in such an array that is below half of the median of these replies becomes that median. A mean of numbers
-that are not negative is never less than half of their median with the same weights, so rounds without lies are left as they
-are; and a lie that is made to end just above 0 gains nothing.
+replies or more. A new number in such an array that is below half of the median of these replies becomes that median. A mean
+of numbers that are not negative is never less than half of their median with the same weights, so rounds without lies are
+left as they are; and a lie that is made to end just above 0 gains nothing.
 """
 
 from __future__ import annotations
