@@ -137,3 +137,45 @@ def test_draws_repeat_with_a_seed_alone_and_differ_from_round_to_round():
 def test_bad_rules_are_told_at_once():
     with pytest.raises(ValueError, match="Did you mean 'huber'"):
         RobustAggregator("hubert")
+
+
+def parts(i, kind=ParamsType.FULL, tensors=False, low=0.0):
+    """A model with a variance and a head; `low` is subtracted from one variance."""
+    rng = np.random.default_rng(i)
+    params = {"w": rng.standard_normal(20), "running_var": 0.01 + 0.001 * rng.random(3), "head.w": rng.random(2)}
+    params["running_var"][0] -= low
+    params = {name: array.astype(np.float32) for name, array in params.items()}
+    params = {name: torch.from_numpy(array) for name, array in params.items()} if tensors else params
+    return FLModel(params_type=kind, params=params, meta={"client_name": f"site-{i}"})
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.parametrize("groups", [None, {"statistics": "running*"}])
+def test_variances_stay_positive(tensors, groups):
+    results = [parts(i, tensors=tensors, low=0.3 * (i == 2)) for i in range(M)]
+    model, told = round_of(RobustAggregator("mean", groups=groups), results)
+    assert 0.01 < model.params["running_var"][0] < 0.011
+    assert isinstance(model.params["running_var"], torch.Tensor if tensors else np.ndarray)
+    assert "raised 1 numbers" in told[0]
+
+
+def test_heads_stay_where_clients_send_differences():
+    aggregator = RobustAggregator(exclude="head.*")
+    aggregator.warning = print
+    for i in range(M):
+        aggregator.accept_model(parts(i, ParamsType.DIFF))
+    assert set(aggregator.aggregate_model().params) == {"w", "running_var"}
+    model, told = round_of(RobustAggregator(exclude="head.*"), [parts(i) for i in range(M)])
+    assert set(model.params) == {"w", "steps"}
+    assert "exclude needs the differences" in told[0]
+
+
+@pytest.mark.parametrize("check", [lambda _: False, lambda params: params["none"]])
+def test_a_model_that_fails_is_not_adopted(check):
+    model, told = round_of(RobustAggregator(check_model=check), [honest(i) for i in range(M)])
+    np.testing.assert_array_equal(model.params["w"], 0)
+    assert "the new model fails check_model" in told[0]
+    model, _ = round_of(RobustAggregator(check_model=lambda params: len(params) == 2), [honest(i) for i in range(M)])
+    assert np.abs(model.params["w"] - 1).max() < 0.3
+    model, told = round_of(RobustAggregator(check_model=check), [honest(i, ParamsType.DIFF) for i in range(M)])
+    assert "needs whole models" in told[0]

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhold.errors import listed
 from fedhold.kernels import is_array, kind
 from fedhold.result import Aggregation, Clients
 from fedhold.updates import Path, Rejection, filled, flatten, opened
 
-__all__ = ["ADAPTERS", "Groups", "Patterns", "in_groups"]
+__all__ = ["ADAPTERS", "Groups", "Patterns", "check_groups", "in_groups", "matches"]
 
 Patterns = str | Sequence[str]
 Groups = Mapping[str, Patterns] | Callable[[str], str] | str
@@ -89,21 +90,37 @@ def in_groups(
     )
 
 
+def check_groups(keys: Sequence[str], groups: Groups | None, exclude: Patterns | None) -> None:
+    """Raise an error where a pattern fits none of a model's arrays, or `exclude` fits all of them: a typing error, mostly."""
+    name_of = _naming(groups, exclude)
+    own = list(groups.values()) if isinstance(groups, Mapping) else []
+    for patterns in [*own, *([] if exclude is None else [exclude])]:
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+            if not any(fnmatchcase(key, pattern) for key in keys):
+                raise ValueError(
+                    f"{pattern!r} matches no array of the model. Its arrays are {listed(list(keys)[:20])}."
+                )
+    if all(name_of(key) is None for key in keys):
+        raise ValueError(f"exclude={exclude!r} leaves no array to aggregate. Exclude fewer.")
+
+
+def matches(path: str, patterns: Patterns) -> bool:
+    """Whether one of the patterns fits the path of an array."""
+    return any(fnmatchcase(path, pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns))
+
+
 def _naming(groups: Groups | None, exclude: Patterns | None) -> Callable[[str], str | None]:
     """A function from a path to its group; to None where it is excluded."""
     if isinstance(groups, str) and groups != "adapters":
         raise ValueError(f'groups={groups!r} is unknown. Pass "adapters", or a mapping such as {{"head": "head.*"}}.')
     known = ADAPTERS if isinstance(groups, str) else groups or {}
 
-    def fits(path: str, patterns: Patterns) -> bool:
-        return any(fnmatchcase(path, pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns))
-
     def name_of(path: str) -> str | None:
-        if exclude is not None and fits(path, exclude):
+        if exclude is not None and matches(path, exclude):
             return None
         if callable(known):
             return str(known(path))
-        return next((name for name, patterns in known.items() if fits(path, patterns)), REST)
+        return next((name for name, patterns in known.items() if matches(path, patterns)), REST)
 
     return name_of
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fedhold import save_update
+from fedhold import aggregate, open_update, save_update
 from fedhold.cli.app import app
 
 TITLE = "\x1b]0;owned\x07\x1b[31m\u202e[red]"  # sets the title of a terminal, its colour, and the direction of writing
@@ -205,3 +205,28 @@ def test_a_damaged_result_is_left_out_of_a_report_and_said_to_be(tmp_path, caplo
     file.write_text(json.dumps(record))
     assert run("report", tmp_path / "runs").exit_code == 0
     assert "holds 1 files that are damaged" in caplog.text
+
+
+# Parts of a model
+
+
+def test_groups_and_exclude(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "in").mkdir()
+    for i in range(6):
+        arrays = {"a.w": rng.standard_normal(3), "b.w": rng.standard_normal(2), "head": rng.standard_normal(2)}
+        save_update(arrays, tmp_path / "in" / f"{i}.safetensors")
+    save_update({name: np.zeros_like(array) for name, array in arrays.items()}, tmp_path / "model.safetensors")
+    call = ["aggregate", tmp_path / "in", "--out", tmp_path / "new.safetensors", "--report", tmp_path / "report.json"]
+    told = run(
+        *call, "--groups", "a=a.*", "--groups", "b=b.*", "--exclude", "head", "--like", tmp_path / "model.safetensors"
+    )
+    assert told.exit_code == 0, told.output
+    assert set(json.loads((tmp_path / "report.json").read_text())["clients"][0]["groups"]) == {"a", "b"}
+    value = {name: np.asarray(array) for name, array in open_update(tmp_path / "new.safetensors").items()}
+    assert not value["head"].any()
+    expected = aggregate(tmp_path / "in", groups={"a": "a.*", "b": "b.*"}).value
+    np.testing.assert_array_equal(value["a.w"], np.asarray(expected["a.w"]))
+    for words in (["--groups", "adapter"], ["--groups", "a=a.*", "--groups", "b"], ["--exclude", "head"]):
+        told = run(*call, *words)
+        assert (told.exit_code, told.exception.__class__) == (2, SystemExit), told.output

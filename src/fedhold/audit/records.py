@@ -39,6 +39,8 @@ class NodeRecord:
     name       what it calls itself, where it does: text that it chose, so the id stays beside it
     effect     by how much its own model has a larger loss than the model that was sent, on data of the server; None where that
                was not measured
+    groups     its status in each group of arrays, where there are groups: the rest of the row is of the group that treats it
+               worst
     """
 
     node: str
@@ -52,6 +54,7 @@ class NodeRecord:
     samples: float | None = None
     name: str | None = None
     effect: float | None = None
+    groups: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class RoundRecord:
                   could be used, and how many the round needed
     f             how many liars the rule had to withstand among the clients that were left; None for rules that need no f
     validation    {"before": ..., "after": ...}: the loss of the model on data of the server; None without such data
+    corrected     how many numbers of the new model were raised because they are negative, or far too small, where no client's
+                  are, such as variances
     """
 
     run: str
@@ -91,6 +96,7 @@ class RoundRecord:
     quorum: Mapping[str, int] | None = None
     f: int | None = None
     validation: Mapping[str, float] | None = None
+    corrected: int = 0
 
 
 def append(path: Path, record: RoundRecord) -> None:

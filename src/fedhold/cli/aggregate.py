@@ -21,11 +21,12 @@ import fedhold
 from fedhold.cli.errors import failure, told, usage_errors
 from fedhold.cli.parameters import Argument, Option
 from fedhold.errors import listed
+from fedhold.groups import Groups
 from fedhold.report import ProgressLines, print_line, print_table, table_of, visible
 from fedhold.result import Aggregation
 from fedhold.spec import DEFAULT, parse
 from fedhold.storage import write_whole
-from fedhold.updates import DamagedFileError, Told, open_updates, paths_of, save_update
+from fedhold.updates import DamagedFileError, Told, open_update, open_updates, paths_of, save_update
 
 PATIENCE = 2.0  # seconds before a bar is worth showing
 SHOWN = 20  # clients in the printed table; the report has them all
@@ -42,6 +43,15 @@ def aggregate(
     samples: Annotated[
         Path | None, Option("The n_i: JSON, a list or {file name: n_i}; or CSV, lines of file name,n_i.")
     ] = None,
+    groups: Annotated[
+        list[str] | None,
+        Option("Arrays that are aggregated by themselves: adapters, or name=pattern, again and again."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        Option("A pattern of arrays that stay as they are in --like, such as 'head.*'; again and again."),
+    ] = None,
+    like: Annotated[Path | None, Option("The model that the clients were sent, a file as theirs.")] = None,
     report: Annotated[Path | None, Option("Where to write what was done to each client, as JSON.")] = None,
     seed: Annotated[
         int | None, Option("Rules that draw then draw the same again; keep it from the clients.", least=0)
@@ -55,7 +65,10 @@ def aggregate(
     fails on the way.
     """
     with usage_errors():
-        result, names = _aggregated_files(updates, rule=rule, out=out, samples=samples, report=report, seed=seed)
+        words = {"groups": _groups(groups or []), "exclude": exclude or None}
+        result, names = _aggregated_files(
+            updates, rule=rule, out=out, samples=samples, report=report, seed=seed, like=like, **words
+        )
         with _saying(f"Nothing was written to {out}"):
             save_update(result.value, out)
         if report is not None:
@@ -77,7 +90,15 @@ def _saying(state: str) -> Iterator[None]:
 
 
 def _aggregated_files(
-    source: Sequence[Path], *, rule: str, out: Path, samples: Path | None, report: Path | None, seed: int | None
+    source: Sequence[Path],
+    *,
+    rule: str,
+    out: Path,
+    samples: Path | None,
+    report: Path | None,
+    seed: int | None,
+    like: Path | None,
+    **groups: Any,
 ) -> tuple[Aggregation, list[str]]:
     """The aggregate of the files, and their names. What would fail after hours of reading fails before them."""
     parse(rule, {})
@@ -93,7 +114,21 @@ def _aggregated_files(
     with bar(total, Console(stderr=True), PATIENCE) as on_read:
         updates = open_updates(paths, on_read=on_read)
         _check_places(out, report, source, paths, updates)
-        return fedhold.aggregate(updates, rule, samples=claimed, rng=seed), names
+        model = None if like is None else open_update(like)
+        return fedhold.aggregate(updates, rule, samples=claimed, rng=seed, like=model, **groups), names
+
+
+def _groups(words: Sequence[str]) -> Groups | None:
+    """The groups that are written as "adapters", or as several "name=pattern"."""
+    if not words or "=" not in words[0]:
+        return words[0] if words else None
+    groups: dict[str, list[str]] = {}
+    for word in words:
+        name, given, pattern = word.partition("=")
+        if not given or not name or not pattern:
+            raise ValueError(f'--groups {word} is no name=pattern. Write --groups "head=head.*", or --groups adapters.')
+        groups.setdefault(name, []).append(pattern)
+    return groups
 
 
 @contextmanager

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 from numpy.typing import NDArray
 
 from fedhold.flower.model import Model
 from fedhold.flower.state import storable, to_json
+from fedhold.positive import stay_positive
 
 SAMPLING = tuple(name for name in inspect.signature(FedAvg.__init__).parameters if name != "self")
 PLAIN_AVERAGE = FedAvg().train_metrics_aggr_fn  # what Flower averages metrics by unless the user gives a function
@@ -73,14 +74,16 @@ def refusal(kind: type) -> str | None:
 class Proposal:
     """What the strategy inside makes of a round.
 
-    model    the next model; None where the round keeps the one it had
-    metrics  the averages of metrics, as the strategy returned them
-    note     why there is no model
+    model      the next model; None where the round keeps the one it had
+    metrics    the averages of metrics, as the strategy returned them
+    note       why there is no model
+    corrected  how many numbers its step would have made too low, as stay_positive() has it
     """
 
     model: Model | None
     metrics: MetricRecord | None
     note: str | None = None
+    corrected: int = 0
 
 
 class Inner:
@@ -131,16 +134,28 @@ class Inner:
             message.content.config_records[keys[1]]["server-round"] = t
         return messages
 
-    def train(self, t: int, model: Model, samples: float, metrics: MetricRecord | None, to: Message) -> Proposal:
+    def train(
+        self,
+        t: int,
+        model: Model,
+        samples: float,
+        metrics: MetricRecord | None,
+        to: Message,
+        sent: Model,
+        objection: Callable[[Model], str | None],
+    ) -> Proposal:
         """What the strategy makes of the robust aggregate and the averages of metrics; it is told that they are a reply.
 
-        Where its numbers, or those that it remembers, are not finite, there is no model, and it forgets the round.
+        Where its numbers, or those that it remembers, are not finite, or somebody objects to its model, there is no model, and
+        it forgets the round. Statistics of normalisation layers stay as the robust aggregate has them.
 
-        t        the round
-        model    the model that the robust aggregate leads to
-        samples  the number of samples behind it
-        metrics  the averages of metrics
-        to       a message of the round
+        t          the round
+        model      the model that the robust aggregate leads to
+        samples    the number of samples behind it
+        metrics    the averages of metrics
+        to         a message of the round
+        sent       the model that was sent
+        objection  why a model may not be adopted; None where it may
         """
         before = dict(vars(self.strategy))
         content = RecordDict({"metrics": self._metrics(samples, metrics)})
@@ -154,7 +169,16 @@ class Inner:
         if stepped is None or not self._is_finite():
             self.recall(before)
             return Proposal(None, metrics, f"{name} made numbers that are not finite of the aggregate")
-        return Proposal(stepped, told or metrics)
+        lower = {key: np.minimum(sent.arrays[key], array) for key, array in model.arrays.items()}
+        raised, corrected = stay_positive(stepped.arrays, [lower], [1.0], sent.arrays)
+        stepped = Model(stepped.arrays | raised)
+        if (note := objection(stepped)) is not None:
+            self.recall(before)
+            return Proposal(None, metrics, note)
+        for key, array in stepped.arrays.items():  # FedAvgM remembers the record that it returns, and steps from there.
+            if not np.array_equal(made[key].numpy(), array):
+                made[key] = Array(array)
+        return Proposal(stepped, told or metrics, corrected=corrected)
 
     def evaluate(self, t: int, samples: float, metrics: MetricRecord | None, to: Message) -> MetricRecord | None:
         """What the strategy makes of the averages of metrics; the parameters are those of `train`."""

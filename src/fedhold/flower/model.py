@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from fedhold.transport import KINDS, WIDEST, Arrays, flaw_of
 
+# What torch, Keras and Flax call the statistics of normalisation layers, which clients measure and nobody trains.
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_var", "batch_stats")
+
 
 @dataclass(frozen=True)
 class Model:
@@ -110,7 +113,8 @@ class Model:
     def with_floats_of(self, made: ArrayRecord, maker: str) -> Model | None:
         """The model that another strategy made of this one, in our dtypes; None where it is not finite.
 
-        Of arrays that distances are not about the ones of this model stay: an optimiser's steps are for floats.
+        Of statistics, and of arrays that distances are not about, the ones of this model stay: an optimiser's steps are for
+        what is trained.
 
         made   the arrays that the strategy returned
         maker  its name
@@ -120,9 +124,9 @@ class Model:
                 raise ValueError(
                     f"{maker} returned no array {key!r} of shape {array.shape}. Return all of the model's."
                 )
+        trained = {key for key in self.measured if not any(name in key for name in STATISTICS)}
         return self.after(
-            {key: made[key].numpy() if key in self.measured else array for key, array in self.arrays.items()},
-            whole=True,
+            {key: made[key].numpy() if key in trained else array for key, array in self.arrays.items()}, whole=True
         )
 
 

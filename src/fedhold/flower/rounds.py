@@ -20,6 +20,8 @@ from fedhold.audit import NodeRecord, RoundRecord, Seen, shown_name
 from fedhold.errors import InfeasibleError
 from fedhold.flower.model import Model
 from fedhold.flower.state import State
+from fedhold.groups import Groups, Patterns
+from fedhold.positive import positive_after
 from fedhold.result import Aggregation, Client
 from fedhold.spec import Stage
 from fedhold.transport import Arrays, Reply
@@ -40,6 +42,7 @@ class Rule:
     byzantine    f of the certificate; None for a fifth of the admitted clients
     certify      whether to compute a certificate, which costs an m x m matrix
     quorum       the fraction of the nodes asked of which more must send a usable reply
+    groups       as for aggregate(); so is `exclude`
     """
 
     stages: tuple[Stage, ...]
@@ -47,6 +50,8 @@ class Rule:
     byzantine: int | None
     certify: bool
     quorum: float
+    groups: Groups | None = None
+    exclude: Patterns | None = None
 
     @cached_property
     def name(self) -> str:
@@ -203,6 +208,8 @@ def aggregate_replies(
             rng=rng,
             sample_cap=rule.sample_cap,
             like=form(model.arrays),
+            groups=rule.groups,
+            exclude=rule.exclude,
             **call,
         )
     except ValueError as problem:  # nobody was admitted, or fewer clients than the rule needs
@@ -213,6 +220,7 @@ def aggregate_replies(
     moved = model.after(result.value, whole=rule.takes_whole)
     if moved is None:
         return kept("the aggregate is not finite")
+    raised, corrected = positive_after(result, moved.arrays, [reply.arrays or {} for reply in good], model.arrays)
     seconds = {"aggregation": time.perf_counter() - began}
     record = ended(
         {reply.node: client for reply, client in zip(good, result.clients[: len(good)], strict=True)},
@@ -223,8 +231,9 @@ def aggregate_replies(
         certificate=_certificate(result, rule, quorum["usable"]) if rule.certify else None,
         seconds=seconds,
         f=result.f,
+        corrected=corrected,
     )
-    return Outcome(moved, record)
+    return Outcome(Model(moved.arrays | raised), record)
 
 
 def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, Any] | None:
@@ -256,6 +265,7 @@ def _row(reply: Reply, client: Client | None) -> NodeRecord:
         threshold=client.threshold,
         weight=client.weight,
         samples=client.samples,
+        groups=client.groups or None,
     )
     return with_reason(row, reply.remark)
 

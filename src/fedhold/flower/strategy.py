@@ -23,6 +23,7 @@ from fedhold.flower.quarantine import Quarantine, offenders
 from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies, log_rows, log_suspects, with_reason
 from fedhold.flower.state import RobustResult, State, load, save
 from fedhold.flower.validation import Loss, Validation
+from fedhold.groups import Groups, Patterns, check_groups
 from fedhold.spec import DEFAULT, parse
 from fedhold.transport import Arrays, Limits, Reply, exchange, read_replies, sample, sample_size, wait_for_nodes
 
@@ -54,6 +55,9 @@ class RobustStrategy(FedAvg):
                       subclass of FedAvg. It says what to send, and gets the robust aggregate as one client's reply
     validate          the loss of a model on data of the server's own, or Validation(...): what the replies of some nodes do to
                       it goes into the audit
+    check_model       a test of a new model, as an ArrayRecord: where it is false or raises, the round keeps the model it had
+    groups            as for aggregate(), by the keys of the ArrayRecord: "adapters", or {"head": "head.*"}
+    exclude           patterns of the keys of arrays that stay as they are in the model
     on_round          is called with the RoundRecord of every round; what it raises is logged, and ends nothing
     name_key          nodes may call themselves by a text under this key in a ConfigRecord of their replies
     seed              of node sampling, and of rules that draw: the same seed and nodes give the same bits. Unless given it is
@@ -81,6 +85,9 @@ class RobustStrategy(FedAvg):
         wait: float = 600.0,
         around: FedAvg | None = None,
         validate: Validation | Loss | None = None,
+        check_model: Callable[[ArrayRecord], object] | None = None,
+        groups: Groups | None = None,
+        exclude: Patterns | None = None,
         on_round: Callable[[RoundRecord], object] | None = None,
         name_key: str = "node-name",
         seed: int | None = None,
@@ -96,7 +103,7 @@ class RobustStrategy(FedAvg):
         self.validation = (
             Validation(validate) if validate is not None and not isinstance(validate, Validation) else validate
         )
-        self.on_round = on_round
+        self.on_round, self.check_model = on_round, check_model
         self.name_key = name_key
         self.audit = None if audit is None else Path(audit)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
@@ -119,10 +126,13 @@ class RobustStrategy(FedAvg):
             byzantine=None if byzantine is None else integer(byzantine, "byzantine"),
             certify=self.audit is not None,
             quorum=float(quorum),
+            groups=groups,
+            exclude=exclude,
         )
         self.rule.check()
         inside = None if self._inner is None else self._inner.name
         self._facts = {"rule": self.rule.name, "sample_cap": sample_cap, "around": inside}
+        self._facts |= {"groups": getattr(groups, "__name__", str(groups)), "exclude": str(exclude)}
         self._no_reply = "no reply"
         self._state: State | None = None
         self._round: Round | None = None
@@ -240,6 +250,7 @@ class RobustStrategy(FedAvg):
         bad reply cannot end, and writes audit and checkpoint after every round.
         """
         self._state, self._no_reply = state, f"no reply within {timeout:g} s"
+        check_groups(list(state.model.arrays), self.rule.groups, self.rule.exclude)
         log.info("Starting %s: rounds %d to %d", type(self).__name__, state.round + 1, num_rounds)
         self.summary()
         train_config = ConfigRecord() if train_config is None else train_config
@@ -321,13 +332,20 @@ class RobustStrategy(FedAvg):
         used = {int(row.node): row.samples for row in rows if row.samples and row.status != "rejected"}
         averages, metrics = self._averaged(read, used, None, self.train_metrics_aggr_fn)
         made = self._next_model(current, outcome, math.fsum(used.values()), metrics)
+        corrected = outcome.record.corrected + made.corrected
         current.record = replace(
             outcome.record,
             outcome="kept" if made.model is None else "aggregated",
             note=made.note,
             nodes=tuple(with_reason(row, averages.reasons.get(int(row.node))) for row in rows),
             averages={"train": averages.plain},
+            corrected=corrected,
         )
+        if corrected:
+            told = (
+                "Round %d: raised %d numbers that were negative or too small where clients' are not, such as variances"
+            )
+            log.warning(told, server_round, corrected)
         if self.validation is not None:
             current.record = self._validated(self.validation, current, read, made.model)
         log_rows("train", current.record, len(current.train))
@@ -345,9 +363,23 @@ class RobustStrategy(FedAvg):
 
     def _next_model(self, current: Round, outcome: Outcome, samples: float, metrics: MetricRecord | None) -> Proposal:
         """What becomes of the aggregate of a round: the next model, or none and the reason why the model is kept."""
-        if self._inner is None or outcome.model is None:
-            return Proposal(outcome.model, metrics, outcome.record.note)
-        return self._inner.train(current.record.round, outcome.model, samples, metrics, current.train[0])
+        if outcome.model is None:
+            return Proposal(None, metrics, outcome.record.note)
+        if self._inner is None:
+            note = self._objection(outcome.model)
+            return Proposal(outcome.model if note is None else None, metrics, note)
+        t, to = current.record.round, current.train[0]
+        return self._inner.train(t, outcome.model, samples, metrics, to, current.model, self._objection)
+
+    def _objection(self, model: Model) -> str | None:
+        """Why the user's own test keeps a model from being adopted; None where it passes."""
+        if self.check_model is None:
+            return None
+        try:
+            passed = self.check_model(model.record())
+            return None if passed else f"the new model fails check_model, which returned {one_line(repr(passed))}"
+        except Exception as problem:  # a model that liars made may be one that the test cannot stand
+            return f"the new model fails check_model: {one_line(f'{type(problem).__name__}: {problem}')}"
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
