@@ -38,6 +38,8 @@ class RobustAggregator(ModelAggregator):
     rule        a rule of fedhold, as for aggregate(): "spectral_huber", "krum(f=2)", "bucketing | median"
     parameters  parameters of the rule that are not part of its name, such as {"f": 2}
     sample_cap  as for aggregate(); n_i is the number of local steps that a client claims, and 1 where it claims none
+    steps       divide every difference by the local steps that its client claims, as `steps` of aggregate() says
+    memory      give the rule the scale of earlier rounds, as `scale` of aggregate(); for huber and spectral_huber
     seed        for runs that must repeat, what rules that draw begin from; keep it from the clients. None: they draw from the
                 operating system
 
@@ -52,11 +54,17 @@ class RobustAggregator(ModelAggregator):
         rule: str = DEFAULT,
         parameters: Mapping[str, Any] | None = None,
         sample_cap: float | None = 3.0,
+        steps: bool = False,
+        memory: bool = False,
         seed: int | None = None,
     ) -> None:
         super().__init__()
         self.stages = parse(rule, parameters or {})  # an unknown rule is an error now, before a round is lost on it
+        if memory and not self.stages[-1].takes("scale"):
+            raise TypeError(f"{self.stages[-1].name} remembers no scale. Leave out memory, or use huber.")
         self.sample_cap, self.seed = sample_cap, seed
+        self.steps, self.memory = steps, memory
+        self.scale: float | None = None
         self.rng = np.random.default_rng(seed)  # It goes on from round to round: no two rounds draw alike.
         self.results: dict[str, FLModel] = {}
 
@@ -76,11 +84,26 @@ class RobustAggregator(ModelAggregator):
         kind = Counter(result.params_type for result in results).most_common(1)[0][0] if results else ParamsType.DIFF
         alike = [_arrays(result.params) if result.params_type == kind else None for result in results]
         claims = [(result.meta or {}).get(WEIGHT, 1) for result in results]
+        if self.steps and kind != ParamsType.DIFF:
+            self.warning(
+                "the model is kept: steps divide differences, and clients sent whole models. Send differences."
+            )
+            return FLModel(params_type=ParamsType.DIFF, params={})
         try:
-            done = aggregate(alike, self.stages, samples=claims, sample_cap=self.sample_cap, rng=self.rng)
+            done = aggregate(
+                alike,
+                self.stages,
+                samples=claims,
+                steps=claims if self.steps else None,
+                scale=self.scale,
+                sample_cap=self.sample_cap,
+                rng=self.rng,
+            )
         except ValueError as problem:
             self.warning(f"the model is kept: {problem}")
             return FLModel(params_type=ParamsType.DIFF, params={})
+        if self.memory:
+            self.scale = done.scale
         for name, client in zip(names, done.clients, strict=True):
             if client.reason:
                 self.warning(f"{one_line(name)} {client.status}: {client.reason}")

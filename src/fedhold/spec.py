@@ -49,7 +49,7 @@ DEFAULT = spectral_huber.__name__  # the rule where nobody names one; docs/defau
 # What Python raises where text is no expression, or one nested too deeply.
 UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 # Arguments of aggregate() that a stage receives if its function has such parameters.
-FROM_CALL = ("rng", "root", "start")
+FROM_CALL = ("rng", "root", "start", "scale")
 
 
 @dataclass(frozen=True)

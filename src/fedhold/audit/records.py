@@ -72,6 +72,7 @@ class RoundRecord:
     quorum        {"asked": ..., "usable": ..., "needed": ...}: how many nodes were asked to train, how many of their replies
                   could be used, and how many the round needed
     f             how many liars the rule had to withstand among the clients that were left; None for rules that need no f
+    scale         the typical distance behind the thresholds; None for rules without one
     validation    {"before": ..., "after": ...}: the loss of the model on data of the server; None without such data
     """
 
@@ -90,6 +91,7 @@ class RoundRecord:
     averages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quorum: Mapping[str, int] | None = None
     f: int | None = None
+    scale: float | None = None
     validation: Mapping[str, float] | None = None
 
 

@@ -40,6 +40,8 @@ class Rule:
     byzantine    f of the certificate; None for a fifth of the admitted clients
     certify      whether to compute a certificate, which costs an m x m matrix
     quorum       the fraction of the nodes asked of which more must send a usable reply
+    steps_key    the metric in which nodes say how many local steps they made; None where updates stay as they are
+    memory       whether the rule gets the scale of earlier rounds
     """
 
     stages: tuple[Stage, ...]
@@ -47,6 +49,8 @@ class Rule:
     byzantine: int | None
     certify: bool
     quorum: float
+    steps_key: str | None = None
+    memory: bool = False
 
     @cached_property
     def name(self) -> str:
@@ -69,7 +73,8 @@ class Rule:
 
         The models are then aggregated as they came, without subtracting it from each.
         """
-        return all(stage.is_ours and not stage.declared.from_zero for stage in self.stages)
+        from_zero = self.steps_key is not None or any(stage.declared.from_zero for stage in self.stages)
+        return not from_zero and all(stage.is_ours for stage in self.stages)
 
     @cached_property
     def least(self) -> int:
@@ -195,6 +200,10 @@ def aggregate_replies(
         call["start"] = form(model.moved(opened.state.last))
     if root is not None:
         call["root"] = form(root)
+    if rule.steps_key is not None:
+        call["steps"] = [*((reply.metrics or {}).get(rule.steps_key) for reply in good), *[None] * unusable]
+    if rule.memory:
+        call["scale"] = opened.state.scale
     try:
         result = aggregate(
             [*(form(reply.arrays or {}) for reply in good), *[None] * unusable],
@@ -223,6 +232,7 @@ def aggregate_replies(
         certificate=_certificate(result, rule, quorum["usable"]) if rule.certify else None,
         seconds=seconds,
         f=result.f,
+        scale=result.scale,
     )
     return Outcome(moved, record)
 
