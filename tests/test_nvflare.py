@@ -137,3 +137,35 @@ def test_draws_repeat_with_a_seed_alone_and_differ_from_round_to_round():
 def test_bad_rules_are_told_at_once():
     with pytest.raises(ValueError, match="Did you mean 'huber'"):
         RobustAggregator("hubert")
+
+
+def test_differences_are_divided_by_their_steps():
+    """A client that went three times as far in three times the steps counts as the others, but by its samples."""
+
+    def difference(i, steps=10):
+        row = {"w": np.full((3, 2), 0.1 * steps, np.float32)}
+        return FLModel(
+            params_type=ParamsType.DIFF,
+            params=row,
+            meta={"client_name": f"site-{i}", "NUM_STEPS_CURRENT_ROUND": steps},
+        )
+
+    model, told = round_of(RobustAggregator(steps=True), [difference(0, 30), *map(difference, range(1, M))])
+    np.testing.assert_allclose(model.params["w"], 1, rtol=1e-6)
+    assert told == []
+    model, told = round_of(RobustAggregator(steps=True), [honest(i) for i in range(M)])
+    assert (model.params["w"] == 0).all()
+    assert told == ["the model is kept: steps divide differences, and clients sent whole models. Send differences."]
+
+
+def test_the_scale_goes_on_from_round_to_round():
+    aggregator = RobustAggregator("huber", memory=True)
+    round_of(aggregator, [honest(i) for i in range(M)])
+    first = aggregator.scale
+    round_of(aggregator, [honest(0) for _ in range(M)])
+    assert aggregator.scale == 0
+    aggregator.scale = 2 * first
+    round_of(aggregator, [honest(i) for i in range(M)])
+    assert first < aggregator.scale <= 2 * first
+    with pytest.raises(TypeError, match="median remembers no scale"):
+        RobustAggregator("median", memory=True)

@@ -69,9 +69,9 @@ def aggregate(
     scale       `result.scale` of the round before, for the rules that can remember one (huber, spectral_huber): their
                 threshold then falls slowly where most clients' updates shrink and those of a few do not
     sample_cap  a client's n_i is capped at this multiple of the median; None trusts all claims
-    steps       the numbers of local steps that clients claim, where the updates are changes of a model. Each update is divided by
-                its client's and multiplied by their median s: s / s_i, at least 1/3 and at most 3. So a client that made more
-                steps than others is not far from them for that
+    steps       the numbers of local steps s_i that clients claim, where updates are changes of a model. Each update is
+                multiplied by s / s_i, at least 1/3 and at most 3, with their median s: a client that made more steps than the
+                others is then not far from them for that
     like        an update of the right structure, such as the model you sent; by default the structure that most clients share
     groups      which arrays have distances of their own, such as {"lora_A": "*.lora_A.*", "lora_B": "*.lora_B.*"}, or a
                 function from a path to a name; "adapters" knows the usual names. The rule runs in each group, and a client's

@@ -63,7 +63,7 @@ def kappa_of(threshold: Threshold) -> float | None:
 KAPPA = 0.75  # chosen from the grid of experiments in docs/threshold.md
 # What a scale of earlier rounds counts for; docs/threshold.md has the experiments.
 DECAY = 0.97  # the part of it that is left after a round
-MOST = 4.0  # median distances of this round, which it counts for at most
+MOST = 3.0  # median distances of this round, which it counts for at most
 
 
 def remembered(typical: float, scale: float | None) -> float:

@@ -39,6 +39,8 @@ class NodeRecord:
     name       what it calls itself, where it does: text that it chose, so the id stays beside it
     effect     by how much its own model has a larger loss than the model that was sent, on data of the server; None where that
                was not measured
+    cosine     of the angle between its update and the aggregate of the others; measured in rounds in which some node has
+               little weight
     """
 
     node: str
@@ -52,6 +54,7 @@ class NodeRecord:
     samples: float | None = None
     name: str | None = None
     effect: float | None = None
+    cosine: float | None = None
 
 
 @dataclass(frozen=True)

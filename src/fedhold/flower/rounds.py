@@ -20,6 +20,7 @@ from fedhold.audit import NodeRecord, RoundRecord, Seen, shown_name
 from fedhold.errors import InfeasibleError
 from fedhold.flower.model import Model
 from fedhold.flower.state import State
+from fedhold.report import held_down
 from fedhold.result import Aggregation, Client
 from fedhold.spec import Stage
 from fedhold.transport import Arrays, Reply
@@ -223,8 +224,9 @@ def aggregate_replies(
     if moved is None:
         return kept("the aggregate is not finite")
     seconds = {"aggregation": time.perf_counter() - began}
+    clients = dict(zip((reply.node for reply in good), result.clients[: len(good)], strict=True))
     record = ended(
-        {reply.node: client for reply, client in zip(good, result.clients[: len(good)], strict=True)},
+        clients,
         None,
         outcome="aggregated",
         converged=result.converged,
@@ -234,7 +236,34 @@ def aggregate_replies(
         f=result.f,
         scale=result.scale,
     )
-    return Outcome(moved, record)
+    return Outcome(moved, replace(record, nodes=_with_cosines(record.nodes, good, clients, model, moved)))
+
+
+def _product(one: Arrays, two: Arrays) -> np.float64:
+    """The inner product of two updates."""
+    return np.float64(sum(np.vdot(part, two[key]) for key, part in one.items()))
+
+
+def _with_cosines(
+    rows: Sequence[NodeRecord], replies: Sequence[Reply], clients: Mapping[int, Client], model: Model, moved: Model
+) -> tuple[NodeRecord, ...]:
+    """The rows with the cosines between each admitted node's update and the aggregate of the others.
+
+    Only where a node has little weight: otherwise nobody asks for them, and they take a pass over the replies.
+    """
+    admitted = [one for one in replies if clients[one.node].status != "rejected"]
+    weights = np.array([clients[one.node].weight for one in admitted], np.float64)
+    if not held_down(weights, np.array([clients[one.node].samples for one in admitted])).any():
+        return tuple(rows)
+    cosines, whole = dict[str, float](), moved.minus(model)
+    for reply, weight in zip(admitted, weights.tolist(), strict=True):
+        own = model.like(reply.arrays or {}).minus(model)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            others = {key: whole[key] - weight * part for key, part in own.items()}
+            cosine = float(_product(own, others) / np.sqrt(_product(own, own)) / np.sqrt(_product(others, others)))
+        if math.isfinite(cosine):
+            cosines[str(reply.node)] = cosine
+    return tuple(replace(row, cosine=cosines.get(row.node)) for row in rows)
 
 
 def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, Any] | None:

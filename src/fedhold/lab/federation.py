@@ -150,6 +150,8 @@ def federate(
     adversary = Adversary.of(attack, byzantine, shards.m, threshold=assumed, sample_cap=training.sample_cap)
     possible = training.root is None or rule.takes("root")
     require(possible, rule.name, needs="no root", remedy="Leave it out.", root=training.root)
+    possible = not training.memory or rule.takes("scale")
+    require(possible, rule.name, needs="no memory", remedy="Leave it out, or use huber.", memory=training.memory)
     rng = chance(seed, Purpose.ROOT)
     own = None if training.root is None else _own_samples(shards, training.root, adversary.byzantine, rng)
     run = _Run(task, shards, training, adversary, checkpoint, on_round, attack=attack)
@@ -164,7 +166,8 @@ def federate(
         if training.momentum:
             _apply_momentum(state, asked, shards.m, sent, training.momentum)
         truth = _truthful_mean(sent, present.counts, lying)
-        result, seconds, vectors, reachable = None, 0.0, {"start": state.get("last")}, True
+        result, seconds, reachable = None, 0.0, True
+        vectors: dict[str, Any] = {"start": state.get("last")}
         if "scale" in state:
             vectors["scale"] = float(state["scale"])
         if own is not None:
@@ -432,7 +435,7 @@ class Adversary:
 def _aggregated(
     settings: TrainingSettings, t: int, vectors: Mapping[str, Any], sent: Floats, claims: Claims
 ) -> Aggregation:
-    """What the server makes of updates and claims in round t; `vectors` are the model to start from, and its own update."""
+    """What the server makes of updates and claims in round t; `vectors` are further arguments."""
     rng, sample_cap = chance(settings.seed, Purpose.RULE, t), settings.sample_cap
     return aggregate(sent, settings.rule, samples=claims, rng=rng, sample_cap=sample_cap, **vectors)
 
