@@ -33,8 +33,8 @@ RULE = (
     f"weight and its weight per sample were below {LOW:g} of the median of the admitted nodes, unless its update points the "
     f"way of the others: its cosine with their aggregate is then at least {LOW:g} of the median one. A suspect was held "
     "down in more than half of the rounds in which it was asked, or was put in quarantine. Suspects are sorted by suspicion: "
-    "rounds held down / (rounds asked + 1). A suspect is not proven to lie: a broken node looks the same, and so does a node whose data "
-    "are unlike those of all others."
+    "rounds held down / (rounds asked + 1). A suspect is not proven to lie: a broken node looks the same, and so does a node "
+    "whose data are unlike those of all others."
 )
 
 
