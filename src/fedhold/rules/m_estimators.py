@@ -75,7 +75,7 @@ def huber(
     max_iterations  the most steps that the solver makes
     start           where to begin: a start near the answer saves passes and changes nothing else
     scale           `result.scale` of the round before: the automatic threshold then never falls faster than by 3 % a round, up
-                    to 4 times this round's
+                    to 3 times this round's
 
     >>> from fedhold import aggregate
     >>> result = aggregate(np.array([[1.0], [2.0], [99.0]]), "huber", threshold=2.0)
