@@ -7,7 +7,7 @@ spec -> stages; updates -> gather (forms and claims) -> plan (what to read) -> a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhold.certificate import Proof
-from fedhold.errors import InfeasibleError
+from fedhold.errors import InfeasibleError, positive
 from fedhold.geometry import Geometry, Measurement, Rescaled, Solved, normalised
 from fedhold.groups import Groups, Patterns, in_groups
 from fedhold.kernels import Matrix, Vector, Weights, numbers, one_blas_thread
@@ -46,6 +46,8 @@ def aggregate(
     rng: np.random.Generator | int | None = None,
     start: Any = None,
     root: Any = None,
+    scale: float | None = None,
+    steps: ArrayLike | None = None,
     sample_cap: float | None = 3.0,
     like: Any = None,
     groups: Groups | None = None,
@@ -64,7 +66,12 @@ def aggregate(
                 operating system, because liars who know what will be drawn can hide from it
     start       where to begin, shaped as one update, such as the last aggregate; for the rules that have a start
     root        the server's own update, shaped as one update; for the rules that compare clients with it (fl_trust, monna)
+    scale       `result.scale` of the round before, for the rules that can remember one (huber, spectral_huber): their
+                threshold then falls slowly where most clients' updates shrink and those of a few do not
     sample_cap  a client's n_i is capped at this multiple of the median; None trusts all claims
+    steps       the numbers of local steps s_i that clients claim, where updates are changes of a model. Each update is
+                multiplied by s / s_i, at least 1/3 and at most 3, with their median s: a client that made more steps than the
+                others is then not far from them for that
     like        an update of the right structure, such as the model you sent; by default the structure that most clients share
     groups      which arrays have distances of their own, such as {"lora_A": "*.lora_A.*", "lora_B": "*.lora_B.*"}, or a
                 function from a path to a name; "adapters" knows the usual names. The rule runs in each group, and a client's
@@ -92,14 +99,19 @@ def aggregate(
     """
     stages = parse(rule, parameters)
     if groups is not None or exclude is not None:
+        if scale is not None:
+            raise TypeError("scale is that of one geometry, and groups have one each. Leave one of them out.")
         generator = _generator(rng, draws=any(stage.takes("rng") for stage in stages))
-        call = {"rule": stages, "samples": samples, "rng": generator, "sample_cap": sample_cap}
+        call = {"rule": stages, "samples": samples, "rng": generator, "steps": steps, "sample_cap": sample_cap}
         return in_groups(aggregate, updates, groups, exclude, like=like, start=start, root=root, **call)
     final = stages[-1]
     if start is not None and not final.takes("start"):
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
     if root is not None and not final.takes("root"):
         raise TypeError(f"{final.name} compares clients with no root. Leave it out.")
+    if scale is not None and not final.takes("scale"):
+        raise TypeError(f"{final.name} remembers no scale. Leave it out.")
+    scale = None if scale is None else positive(scale, "scale", zero=True)
     generator = _generator(rng, draws=any(stage.takes("rng") for stage in stages))
     before = {} if generator is None else generator.bit_generator.state
     given, points = opened(updates), {"start": start, "root": root}
@@ -107,11 +119,11 @@ def aggregate(
         if generator is not None:  # An attempt that ended at a damaged file leaves no trace in what is drawn.
             generator.bit_generator.state = before
         try:
-            sent = gather(given, samples, sample_cap, like)
+            sent = gather(given, samples, sample_cap, like, steps)
             plan = plan_for(stages, sent)
             admission = admit(sent, plan.wanted, around_zero=plan.around_zero)
             read = {name: admission.place(point, name) for name, point in points.items() if point is not None}
-            return _aggregated(stages, admission, _Call(generator, **read))
+            return _aggregated(stages, admission, _Call(generator, scale, **read))
         except DamagedFileError as problem:  # It costs its client the round, and nobody else.
             given = without_damaged(given, problem)
 
@@ -120,6 +132,8 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
     """What the stages make of the admitted clients."""
     updates, places = admission.updates, [place for place in (call.start, call.root) if place is not None]
     geometry = Geometry(updates.reaching(*places) if places else updates, admission.samples, admission.look)
+    if admission.factors is not None:
+        geometry = geometry.mixed(np.diag(admission.factors), admission.samples)
     try:
         account = _account(stages, geometry, admission, call)
     except ValueError as problem:
@@ -129,10 +143,13 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
         raise kind(
             f"{problem} Note that {admission.rejected} of {len(admission.reasons)} clients were rejected."
         ) from None
+    votes = account.weights
+    if admission.factors is not None and votes is not None:  # of the updates as they were sent
+        account = replace(account, weights=votes * admission.factors)
     clients = _clients(account, admission, geometry)
     # The value shares the memory of its row and becomes the caller's, who may change it.
     kept = account.value.copy() if account.certifies else account.value
-    value = admission.shaped(account.value, account.weights)
+    value = admission.shaped(account.value, votes)
     received = partial(admission.received, value)
     return Aggregation(
         value=value,
@@ -143,6 +160,7 @@ def _aggregated(stages: Sequence[Stage], admission: Admission, call: _Call) -> A
         rule=" | ".join(map(str, stages)),
         f=account.f,
         proof=Proof(geometry, kept, account.distances, account.solved, received) if account.certifies else None,
+        scale=None if account.solved.scale is None else float(geometry.real(account.solved.scale)),
     )
 
 
@@ -151,6 +169,7 @@ class _Call:
     """The arguments of aggregate() that a stage receives if its function has parameters of these names."""
 
     rng: np.random.Generator | None
+    scale: float | None = None
     start: Vector | None = None
     root: Vector | None = None
 

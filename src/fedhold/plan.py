@@ -40,11 +40,11 @@ def plan_for(stages: Sequence[Stage], sent: Sent) -> Plan:
     saves_passes = m <= (PAIRED if updates.costly_to_read else in_memory) and declared.centres
     few_pairs = m <= MAX_PAIRED or updates.costly_to_read
     wanted: Wanted = None
-    if by_columns and not mixings:
+    if by_columns and not mixings and sent.steps is None:
         everyone = final.among(m, sent.rejected)  # The row counts only if all of these clients are admitted.
         wanted = Columnwise(partial(everyone.function, **everyone.parameters))
     elif saves_passes or (few_pairs and any(stage.declared.pairs for stage in stages)):
         wanted = AllPairs()
-    elif declared.begins is not None and not mixings:
+    elif declared.begins is not None and not mixings and sent.steps is None:
         wanted = declared.begins(updates, sent.samples)
-    return Plan(wanted, any(stage.declared.from_zero for stage in stages))
+    return Plan(wanted, sent.steps is not None or any(stage.declared.from_zero for stage in stages))

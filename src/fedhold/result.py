@@ -128,8 +128,8 @@ class Aggregation:
     value       an update with the structure, array library, dtype and device of the clients'. For a Dask array it is a Dask
                 array whose numbers the last pass has left on the cluster; they travel only on .compute()
     weights     m numbers >= 0 that sum to 1, so that value = weights @ updates; None for column rules, and where a `start` has
-                a share in the value. They sum to another number where updates are rescaled: by `clipping`,
-                `adaptive_clipping`, `sign_guard`, `fl_trust`
+                a share in the value. They sum to another number where updates are rescaled: by `steps`,
+                `clipping`, `adaptive_clipping`, `sign_guard`, `fl_trust`
     clients     one row per client
     converged   whether the solver has reached its tolerance; True for rules that solve nothing
     iterations  how many steps it made
@@ -137,6 +137,8 @@ class Aggregation:
     f           how many liars the rule withstood among the admitted clients: the f given, less the number rejected. Of several
                 stages that take f, the last one's; None where none does
     proof       what `certificate` is made from; None for rules without one
+    scale       the typical distance behind the thresholds, to be passed as `scale` in the next round; None for rules that
+                remember none
     groups      the result in each group of arrays, by its name, where there are groups. `weights` and `certificate` are then
                 None, and those of the groups say what there is to say
     """
@@ -149,6 +151,7 @@ class Aggregation:
     rule: str
     f: int | None
     proof: Proof | None = field(repr=False)
+    scale: float | None = None
     groups: Mapping[str, Aggregation] = field(default_factory=dict, repr=False)
 
     @cached_property

@@ -57,7 +57,7 @@ ELSEWHERE = {
     ),
 }
 # Arguments of aggregate() that a stage receives if its function has such parameters.
-FROM_CALL = ("rng", "root", "start")
+FROM_CALL = ("rng", "root", "start", "scale")
 
 
 @dataclass(frozen=True)

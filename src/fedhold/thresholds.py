@@ -61,6 +61,14 @@ def kappa_of(threshold: Threshold) -> float | None:
 
 
 KAPPA = 0.75  # chosen from the grid of experiments in docs/threshold.md
+# What a scale of earlier rounds counts for; docs/threshold.md has the experiments.
+DECAY = 0.97  # the part of it that is left after a round
+MOST = 3.0  # median distances of this round, which it counts for at most
+
+
+def remembered(typical: float, scale: float | None) -> float:
+    """max(s_t, DECAY S_(t-1)), at most MOST s_t: this round's median distance s_t, with the scale of earlier rounds."""
+    return typical if scale is None else min(max(typical, DECAY * scale), MOST * typical)
 
 
 def fixed(T: float | Sequence[float] | NDArray[np.float64]) -> Threshold:

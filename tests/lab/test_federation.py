@@ -470,6 +470,7 @@ def same(a, b):
 
 
 EVERYTHING = {
+    "memory": {"rule": "huber", "memory": True},
     "plain": {"rule": "huber"},
     "momentum, batches, some asked": {"rule": "huber", "momentum": 0.9, "batch": 2, "participation": 0.6, "certify": 1},
     "a rule that draws": {"rule": "median_of_means(f=2)"},

@@ -41,6 +41,8 @@ class NodeRecord:
                was not measured
     groups     its status in each group of arrays, where there are groups: the rest of the row is of the group that treats it
                worst
+    cosine     of the angle between its update and the aggregate of the others; measured in rounds in which some node has
+               little weight
     """
 
     node: str
@@ -55,6 +57,7 @@ class NodeRecord:
     name: str | None = None
     effect: float | None = None
     groups: Mapping[str, str] | None = None
+    cosine: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class RoundRecord:
     quorum        {"asked": ..., "usable": ..., "needed": ...}: how many nodes were asked to train, how many of their replies
                   could be used, and how many the round needed
     f             how many liars the rule had to withstand among the clients that were left; None for rules that need no f
+    scale         the typical distance behind the thresholds; None for rules without one
     validation    {"before": ..., "after": ...}: the loss of the model on data of the server; None without such data
     corrected     how many numbers of the new model were raised because they are negative, or far too small, where no client's
                   are, such as variances
@@ -95,6 +99,7 @@ class RoundRecord:
     averages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quorum: Mapping[str, int] | None = None
     f: int | None = None
+    scale: float | None = None
     validation: Mapping[str, float] | None = None
     corrected: int = 0
 

@@ -1,8 +1,9 @@
 """Which nodes to suspect: what became of every node over the rounds of an audit.
 
 A node is held down in a round when one of its replies was rejected, in training or in evaluation, or when its weight was low
-among the admitted nodes (`fedhold.report.held_down`). A suspect is a node that was held down in more than half of the rounds
-in which it was asked, or that is or was in quarantine. They are sorted by
+among the admitted nodes (`fedhold.report.held_down`) and its update did not point the way of the others. Length alone is no
+reason: a node with half of all data makes more steps than the others, in the same direction. A suspect is a node that was
+held down in more than half of the rounds in which it was asked, or that is or was in quarantine. They are sorted by
 
     suspicion = rounds held down / (rounds asked + 1)
 
@@ -29,10 +30,11 @@ MOST_NAME = 40  # characters of what a node calls itself
 TAIL = 6  # digits of a node's id that are shown where there is no room for all
 RULE = (
     "A node is held down in a round when one of its replies was rejected, in training or in evaluation, or when both its "
-    f"weight and its weight per sample were below {LOW:g} of the median of the admitted nodes. A suspect was held down in more "
-    "than half of the rounds in which it was asked, or was put in quarantine. Suspects are sorted by suspicion: rounds held "
-    "down / (rounds asked + 1). A suspect is not proven to lie: a broken node looks the same, and so does a node whose data "
-    "are unlike those of all others."
+    f"weight and its weight per sample were below {LOW:g} of the median of the admitted nodes, unless its update points the "
+    f"way of the others: its cosine with their aggregate is then at least {LOW:g} of the median one. A suspect was held "
+    "down in more than half of the rounds in which it was asked, or was put in quarantine. Suspects are sorted by suspicion: "
+    "rounds held down / (rounds asked + 1). A suspect is not proven to lie: a broken node looks the same, and so does a node "
+    "whose data are unlike those of all others."
 )
 
 
@@ -143,7 +145,7 @@ def judge_round(record: RoundRecord) -> dict[str, Seen]:
     weights = np.array([row.weight for row in weighed], np.float64)
     samples = np.array([row.samples or 1.0 for row in weighed])
     held = held_down(weights, samples)
-    low = {row.node for row, is_low in zip(weighed, held, strict=True) if is_low}
+    low = {row.node for row, is_low in zip(weighed, held, strict=True) if is_low and not _along(row, admitted)}
     shares = dict(zip((row.node for row in weighed), (weights * samples.sum() / samples).tolist(), strict=True))
     judged = {}
     for node, phases in rows.items():
@@ -162,6 +164,13 @@ def judge_round(record: RoundRecord) -> dict[str, Seen]:
             effect=None if train is None else number_of(train.effect),
         )
     return judged
+
+
+def _along(row: NodeRecord, admitted: Sequence[NodeRecord]) -> bool:
+    """Whether the update of a node points the way of the others, as far as that was measured and there is such a way."""
+    cosines = [number for one in admitted if (number := number_of(one.cosine)) is not None]
+    own, usual = number_of(row.cosine), statistics.median(cosines or [0.0])
+    return own is not None and usual > 0 and own >= LOW * usual
 
 
 def standings(rounds: Iterable[RoundRecord]) -> list[Standing]:

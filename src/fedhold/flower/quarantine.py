@@ -83,7 +83,7 @@ class QuarantineState:
 
 
 def offenders(seen: Collection[Seen], share: float, *, accuses: bool) -> list[int]:
-    """The nodes that were rejected in training, or got less than `share` of the weight that is fair for their samples.
+    """The nodes that were rejected in training, or held down with less than `share` of the weight fair for their samples.
 
     seen     what became of the nodes in a round
     share    the fraction of the fair weight below which a node offends
@@ -95,6 +95,7 @@ def offenders(seen: Collection[Seen], share: float, *, accuses: bool) -> list[in
     ignored. Where at least half of the nodes get so little weight, the weights accuse nobody: liars are a minority.
     """
     shares = {int(one.node): one.share for one in seen if one.share is not None and one.status != "rejected"}
-    low = [node for node, part in shares.items() if part < share]
+    held = {int(one.node) for one in seen if one.held}
+    low = [node for node, part in shares.items() if part < share and node in held]
     rejected = [int(one.node) for one in seen if one.status == "rejected"]
     return rejected + (low if accuses and 2 * len(low) < len(shares) else [])

@@ -22,6 +22,7 @@ from fedhold.flower.model import Model
 from fedhold.flower.state import State
 from fedhold.groups import Groups, Patterns
 from fedhold.positive import positive_after
+from fedhold.report import held_down
 from fedhold.result import Aggregation, Client
 from fedhold.spec import Stage
 from fedhold.transport import Arrays, Reply
@@ -43,6 +44,8 @@ class Rule:
     certify      whether to compute a certificate, which costs an m x m matrix
     quorum       the fraction of the nodes asked of which more must send a usable reply
     groups       as for aggregate(); so is `exclude`
+    steps_key    the metric in which nodes say how many local steps they made; None where updates stay as they are
+    memory       whether the rule gets the scale of earlier rounds
     """
 
     stages: tuple[Stage, ...]
@@ -52,6 +55,8 @@ class Rule:
     quorum: float
     groups: Groups | None = None
     exclude: Patterns | None = None
+    steps_key: str | None = None
+    memory: bool = False
 
     @cached_property
     def name(self) -> str:
@@ -74,7 +79,8 @@ class Rule:
 
         The models are then aggregated as they came, without subtracting it from each.
         """
-        return all(stage.is_ours and not stage.declared.from_zero for stage in self.stages)
+        from_zero = self.steps_key is not None or any(stage.declared.from_zero for stage in self.stages)
+        return not from_zero and all(stage.is_ours for stage in self.stages)
 
     @cached_property
     def least(self) -> int:
@@ -200,6 +206,10 @@ def aggregate_replies(
         call["start"] = form(model.moved(opened.state.last))
     if root is not None:
         call["root"] = form(root)
+    if rule.steps_key is not None:
+        call["steps"] = [*((reply.metrics or {}).get(rule.steps_key) for reply in good), *[None] * unusable]
+    if rule.memory:
+        call["scale"] = opened.state.scale
     try:
         result = aggregate(
             [*(form(reply.arrays or {}) for reply in good), *[None] * unusable],
@@ -222,8 +232,9 @@ def aggregate_replies(
         return kept("the aggregate is not finite")
     raised, corrected = positive_after(result, moved.arrays, [reply.arrays or {} for reply in good], model.arrays)
     seconds = {"aggregation": time.perf_counter() - began}
+    clients = dict(zip((reply.node for reply in good), result.clients[: len(good)], strict=True))
     record = ended(
-        {reply.node: client for reply, client in zip(good, result.clients[: len(good)], strict=True)},
+        clients,
         None,
         outcome="aggregated",
         converged=result.converged,
@@ -232,8 +243,37 @@ def aggregate_replies(
         seconds=seconds,
         f=result.f,
         corrected=corrected,
+        scale=result.scale,
     )
-    return Outcome(Model(moved.arrays | raised), record)
+    rows = _with_cosines(record.nodes, good, clients, model, moved)
+    return Outcome(Model(moved.arrays | raised), replace(record, nodes=rows))
+
+
+def _product(one: Arrays, two: Arrays) -> np.float64:
+    """The inner product of two updates."""
+    return np.float64(sum(np.vdot(part, two[key]) for key, part in one.items()))
+
+
+def _with_cosines(
+    rows: Sequence[NodeRecord], replies: Sequence[Reply], clients: Mapping[int, Client], model: Model, moved: Model
+) -> tuple[NodeRecord, ...]:
+    """The rows with the cosines between each admitted node's update and the aggregate of the others.
+
+    Only where a node has little weight: otherwise nobody asks for them, and they take a pass over the replies.
+    """
+    admitted = [one for one in replies if clients[one.node].status != "rejected"]
+    weights = np.array([clients[one.node].weight for one in admitted], np.float64)
+    if not held_down(weights, np.array([clients[one.node].samples for one in admitted])).any():
+        return tuple(rows)
+    cosines, whole = dict[str, float](), moved.minus(model)
+    for reply, weight in zip(admitted, weights.tolist(), strict=True):
+        own = model.like(reply.arrays or {}).minus(model)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            others = {key: whole[key] - weight * part for key, part in own.items()}
+            cosine = float(_product(own, others) / np.sqrt(_product(own, own)) / np.sqrt(_product(others, others)))
+        if math.isfinite(cosine):
+            cosines[str(reply.node)] = cosine
+    return tuple(replace(row, cosine=cosines.get(row.node)) for row in rows)
 
 
 def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, Any] | None:

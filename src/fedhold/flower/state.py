@@ -25,7 +25,15 @@ log = logging.getLogger("flwr")  # our lines appear among Flower's own
 
 FILE = "checkpoint.npz"
 KIND = "Flower run"
-PLAIN = ("run", "round", "last", "history", "inner", "names")  # parts of the state that a checkpoint holds as they are
+PLAIN = (
+    "run",
+    "round",
+    "last",
+    "scale",
+    "history",
+    "inner",
+    "names",
+)  # parts of the state that a checkpoint holds as they are
 MOST_ROWS = 1_000_000  # rows of nodes that a run keeps in memory, some hundred bytes each
 
 History = dict[str, dict[int, dict[str, Any]]]
@@ -56,6 +64,7 @@ class State:
     run         the id of the run, kept when it is resumed; it ties the lines of an audit together
     round       the last round that was finished; 0 before the first
     last        the last aggregate, for rules that start from it
+    scale       the scale of earlier rounds, for rules that remember one
     quarantine  which nodes are in quarantine
     history     the metrics of every round
     inner       what the strategy inside remembers; None where there is none
@@ -70,6 +79,7 @@ class State:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     round: int = 0
     last: Arrays | None = None
+    scale: float | None = None
     quarantine: QuarantineState = field(default_factory=QuarantineState)
     history: History = field(default_factory=lambda: {"train": {}, "evaluate": {}, "server": {}})
     inner: dict[str, Any] | None = None

@@ -43,6 +43,10 @@ class RobustStrategy(FedAvg):
     rule              a rule of fedhold, as for aggregate(): "spectral_huber", "krum(f=2)", "bucketing | median", or a function
     parameters        parameters of the rule that are not part of its name, such as {"f": 2}
     sample_cap        as for aggregate(); the n_i are the clients' `weighted_by_key`
+    steps_key         the metric in which nodes say how many local steps they made, such as "local-steps": each update is then
+                      divided by its node's, as `steps` of aggregate() says. Unless given, updates count as they come
+    memory            give the rule the scale of earlier rounds, as `scale` of aggregate(); for huber and spectral_huber where
+                      nodes send single gradients and hold few classes each
     byzantine         f of the certificate in the audit; a fifth of the admitted clients unless given
     audit             a file that gets one JSON line per round: what was done to every node, and why
     checkpoint        a folder for the state after every round; `resume` goes on from it
@@ -76,6 +80,8 @@ class RobustStrategy(FedAvg):
         *,
         parameters: Mapping[str, Any] | None = None,
         sample_cap: float | None = 3.0,
+        steps_key: str | None = None,
+        memory: bool = False,
         byzantine: int | None = None,
         audit: str | Path | None = None,
         checkpoint: str | Path | None = None,
@@ -128,11 +134,16 @@ class RobustStrategy(FedAvg):
             quorum=float(quorum),
             groups=groups,
             exclude=exclude,
+            steps_key=steps_key,
+            memory=memory,
         )
         self.rule.check()
+        if memory and not self.rule.stages[-1].takes("scale"):
+            raise TypeError(f"{self.rule.stages[-1].name} remembers no scale. Leave out memory, or use huber.")
         inside = None if self._inner is None else self._inner.name
         self._facts = {"rule": self.rule.name, "sample_cap": sample_cap, "around": inside}
         self._facts |= {"groups": getattr(groups, "__name__", str(groups)), "exclude": str(exclude)}
+        self._facts |= {"steps_key": steps_key, "memory": memory}
         self._no_reply = "no reply"
         self._state: State | None = None
         self._round: Round | None = None
@@ -357,6 +368,8 @@ class RobustStrategy(FedAvg):
         if made.model is None:
             log.warning("Round %d keeps the model: %s", server_round, made.note)
             return None, made.metrics
+        if self.rule.memory and outcome.model is not None:
+            state.scale = outcome.record.scale
         if self.rule.from_last and outcome.model is not None:
             state.last = outcome.model.minus(current.model)
         return made.model.record(), made.metrics

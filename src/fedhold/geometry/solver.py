@@ -61,6 +61,7 @@ class Solved:
     origin        with weights that sum to less than 1, the point that gets the rest; None where they sum to 1
     kappa         of the automatic rule that found the thresholds; None where they were not found by it
     huber         the Huber centre that these weights correct; None where they are a Huber centre, or no centre is known
+    scale         the typical distance behind the thresholds, for later rounds; None where they follow no distances
     """
 
     weights: Weights
@@ -72,6 +73,7 @@ class Solved:
     origin: Vector | None = None
     kappa: float | None = None
     huber: HuberCentre | None = None
+    scale: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,6 +65,7 @@ class TrainingSettings:
     sample_cap         as for aggregate(), but by default the n_i are trusted, as in the paper's figures
     root               how many samples the server holds itself, for rules that compare clients with its own update (fl_trust,
                        monna): drawn once from those of the truthful clients; by default it holds none
+    memory             give the rule the scale of earlier rounds, `scale` of aggregate(); for huber and spectral_huber
     certify            f: put the certificate's radius(f) into the history; costs an m x m matrix per round
     evaluate_every     call task.evaluate every so many rounds, and after the last one
 
@@ -86,6 +87,7 @@ class TrainingSettings:
     participation: float = 1.0
     sample_cap: float | None = None
     root: int | None = None
+    memory: bool = False
     certify: int | None = None
     evaluate_every: int = 1
 
@@ -148,6 +150,8 @@ def federate(
     adversary = Adversary.of(attack, byzantine, shards.m, threshold=assumed, sample_cap=training.sample_cap)
     possible = training.root is None or rule.takes("root")
     require(possible, rule.name, needs="no root", remedy="Leave it out.", root=training.root)
+    possible = not training.memory or rule.takes("scale")
+    require(possible, rule.name, needs="no memory", remedy="Leave it out, or use huber.", memory=training.memory)
     rng = chance(seed, Purpose.ROOT)
     own = None if training.root is None else _own_samples(shards, training.root, adversary.byzantine, rng)
     run = _Run(task, shards, training, adversary, checkpoint, on_round, attack=attack)
@@ -162,7 +166,10 @@ def federate(
         if training.momentum:
             _apply_momentum(state, asked, shards.m, sent, training.momentum)
         truth = _truthful_mean(sent, present.counts, lying)
-        result, seconds, vectors, reachable = None, 0.0, {"start": state.get("last")}, True
+        result, seconds, reachable = None, 0.0, True
+        vectors: dict[str, Any] = {"start": state.get("last")}
+        if "scale" in state:
+            vectors["scale"] = float(state["scale"])
         if own is not None:
             root = vectors["root"] = answers(task, state["w"], own, training, chance(seed, Purpose.ROOT, t))[0]
             reachable = bool((np.abs(root) < REACH).all())
@@ -174,6 +181,8 @@ def federate(
             seconds = time.perf_counter() - begun
             if rule.declared.from_last:  # other rules would save next to nothing by starting there
                 state["last"] = result.value
+            if training.memory and result.scale is not None:
+                state["scale"] = np.array(result.scale)
             moved = project(state["w"] - training.step * result.value, centre, training.radius)
             state["w"] = moved if np.isfinite(moved).all() else state["w"]
         _keep_weights(state, result, asked, shards.m)
@@ -426,7 +435,7 @@ class Adversary:
 def _aggregated(
     settings: TrainingSettings, t: int, vectors: Mapping[str, Any], sent: Floats, claims: Claims
 ) -> Aggregation:
-    """What the server makes of updates and claims in round t; `vectors` are the model to start from, and its own update."""
+    """What the server makes of updates and claims in round t; `vectors` are further arguments."""
     rng, sample_cap = chance(settings.seed, Purpose.RULE, t), settings.sample_cap
     return aggregate(sent, settings.rule, samples=claims, rng=rng, sample_cap=sample_cap, **vectors)
 

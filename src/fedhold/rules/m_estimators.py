@@ -12,7 +12,7 @@ from fedhold.errors import integer, positive, require
 from fedhold.geometry import Geometry, Measurement, Solved, normalised, pulls_at, sampled_centre, solve
 from fedhold.kernels import Matrix, Vector, Weights, middle, numbers, weighted_median
 from fedhold.rules.declaration import Bound, declares
-from fedhold.thresholds import Threshold, kappa_of, threshold_function
+from fedhold.thresholds import Threshold, kappa_of, remembered, threshold_function
 from fedhold.updates import Centre
 
 __all__ = ["centered_clipping", "geometric_median", "huber", "mean", "means_of", "median_of_means"]
@@ -60,6 +60,7 @@ def huber(
     tol: float = 1e-6,
     max_iterations: int = 200,
     start: Vector | None = None,
+    scale: float | None = None,
 ) -> Solved:
     """The minimiser of the multi-dimensional Huber loss.
 
@@ -73,6 +74,8 @@ def huber(
                     phi_i(|s - X_i|) and d_i = |s - X_i|
     max_iterations  the most steps that the solver makes
     start           where to begin: a start near the answer saves passes and changes nothing else
+    scale           `result.scale` of the round before: the automatic threshold then never falls faster than by 3 % a round, up
+                    to 3 times this round's
 
     >>> from fedhold import aggregate
     >>> result = aggregate(np.array([[1.0], [2.0], [99.0]]), "huber", threshold=2.0)
@@ -82,7 +85,15 @@ def huber(
     Zhao, Yu, Wan 2024, eq. (5); its printed iteration leaves out the n_i, ours does not.
     """
     threshold_at = threshold_function(threshold)
-    return replace(_huber(geometry, threshold_at, tol, max_iterations, start), kappa=kappa_of(threshold_at))
+    kappa, root = kappa_of(threshold_at), np.sqrt(geometry.samples)
+    if scale is not None and kappa is None:
+        raise TypeError("scale is remembered for the automatic threshold. Leave out one of scale and threshold.")
+    solved = _huber(geometry, threshold_at, tol, max_iterations, start, scale)
+    if kappa is None or solved.thresholds is None:
+        return solved
+    # Samples may be counted in other units in another round, so the scale is that of a client with the usual number of them.
+    found = float(solved.thresholds[0]) / kappa * float(root[0] / middle(root))
+    return replace(solved, kappa=kappa if scale is None else None, scale=found)
 
 
 @declares(
@@ -116,13 +127,21 @@ def geometric_median(
     return replace(_huber(geometry, nearly_zero, tol, max_iterations, start), thresholds=None)
 
 
-def _huber(geometry: Geometry, threshold: Threshold, tol: float, max_iterations: int, start: Vector | None) -> Solved:
+def _huber(
+    geometry: Geometry,
+    threshold: Threshold,
+    tol: float,
+    max_iterations: int,
+    start: Vector | None,
+    scale: float | None = None,
+) -> Solved:
     tol, max_iterations = positive(tol, "tol"), integer(max_iterations, "max_iterations", at_least=1)
     kappa, roots = kappa_of(threshold), np.sqrt(geometry.samples)
+    memory = None if scale is None else float(geometry.read(scale)) * middle(roots)
 
     def thresholds_at(distances: Vector) -> Vector:
         if kappa is not None and (typical := middle(roots * distances)) > 0:  # The automatic rule needs no checks.
-            return np.maximum(kappa * typical / roots, TINY)
+            return np.maximum(kappa * remembered(typical, memory) / roots, TINY)
         thresholds = numbers(threshold(geometry.real(distances), geometry.samples))
         if thresholds.shape != distances.shape or not (thresholds >= 0).all():
             raise ValueError(

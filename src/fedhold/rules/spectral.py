@@ -221,7 +221,12 @@ class _LeastEigenvalue:
     needs="liars are less than half of the clients, whatever samples they claim",
 )
 def spectral_huber(
-    geometry: Geometry, *, tol: float = 1e-6, max_iterations: int = 200, start: Vector | None = None
+    geometry: Geometry,
+    *,
+    tol: float = 1e-6,
+    max_iterations: int = 200,
+    start: Vector | None = None,
+    scale: float | None = None,
 ) -> Solved:
     """The Huber aggregate, corrected along the directions in which the clients spread most; the default rule.
 
@@ -246,6 +251,7 @@ def spectral_huber(
     tol             of the Huber centre, as in `huber`
     max_iterations  of the Huber centre, as in `huber`
     start           where to begin: a start near the answer saves passes and changes nothing else
+    scale           `result.scale` of the round before, as in `huber`: s is then the remembered one but in step 6
 
     >>> from fedhold import aggregate
     >>> aggregate(np.array([[1.0], [1.1], [1.2], [1.1], [1.0], [1.2], [99.0]]), "spectral_huber").value.round(1)
@@ -256,8 +262,9 @@ def spectral_huber(
     """
     alike = (geometry.samples == geometry.samples[0]).all()
     points = geometry if alike else geometry.counted(np.ones(geometry.m))
-    centre = huber(points, tol=tol, max_iterations=max_iterations, start=start)
+    centre = huber(points, tol=tol, max_iterations=max_iterations, start=start, scale=scale)
     assert centre.thresholds is not None
+    assert centre.scale is not None
     distances = points.distances(centre.weights) if centre.measured is None else centre.measured.distances
     about = HuberCentre(points, centre.weights, distances, centre.thresholds, centre.kappa)
     typical = middle(distances)
@@ -265,7 +272,7 @@ def spectral_huber(
         return replace(centre, huber=about)
     weights = centre.weights if alike else _believed(geometry.samples, distances)
     if points.m >= FEWEST:
-        weights = _corrected(points, weights, distances, typical)
+        weights = _corrected(points, weights, distances, max(centre.scale, typical))
     if weights is centre.weights:
         return replace(centre, huber=about)
     # The triangle inequality bounds the distance of the two centres; mostly that is enough, and saves a pass.

@@ -47,6 +47,7 @@ AGGREGABLE, MASK = ("float", "integer"), "bool"
 LEAST_SHARE = 1e-6  # of the median n_i. Less adds nothing to a mean, and can be too small to divide by.
 LONGEST_REASON = 200  # characters. A client chooses the names of its arrays, which reasons quote.
 FARTHEST = 1e100  # A start with larger numbers is refused, so that all of them can be squared.
+MOST_STEPS = 3.0  # medians. More local steps count as so many; fewer than their inverse count as that.
 FAR = 2.0**DOUBLE_ROOM  # Distances can be measured up to here, so the numbers of a start are clipped to it.
 
 
@@ -62,6 +63,7 @@ class Sent:
     counters   the sound clients' counters and masks, which are no part of `updates`
     templates  updates of which one is returned in the form of: `like`, or those of the sound clients
     dtypes     the dtypes of the arrays of each sound client; one entry where all are alike
+    steps      how many local steps each client claims to have made; None where nobody was asked
     """
 
     updates: Updates
@@ -72,6 +74,7 @@ class Sent:
     counters: Counters
     templates: Sequence[Any]
     dtypes: list[list[str]]
+    steps: Vector | None = None
 
     @property
     def rejected(self) -> int:
@@ -97,6 +100,7 @@ class Admission:
     counters  the admitted clients' counters and masks, which are no part of `updates`
     template  an update of the right structure
     dtypes    the dtypes of its arrays: those that most admitted clients sent
+    factors   what each admitted client's update is multiplied by, for the steps that it made; None where they stay as they are
     """
 
     updates: Updates
@@ -108,6 +112,7 @@ class Admission:
     counters: Counters
     template: Any
     dtypes: list[str]
+    factors: Vector | None = None
 
     @property
     def rejected(self) -> int:
@@ -184,13 +189,20 @@ def _template(update: object, name: str) -> list[Leaf]:
     return leaves
 
 
-def gather(updates: Any, samples: ArrayLike | None, sample_cap: float | None, like: object | None) -> Sent:
+def gather(
+    updates: Any,
+    samples: ArrayLike | None,
+    sample_cap: float | None,
+    like: object | None,
+    steps: ArrayLike | None = None,
+) -> Sent:
     """Check the structure, dtypes and samples of every client; reject only those that fail. No number is read.
 
     updates     what clients sent, as for aggregate()
     samples     the n_i they claim
     sample_cap  the multiple of the median n_i at which claims are capped; None trusts all claims
     like        an update of the right structure; None: the structure that most clients share is right
+    steps       the numbers of local steps that they claim; None where updates stay as they are
     """
     m, columns = _count(updates), None
     reasons, leaves = [""] * m, list[list[Leaf] | None]()
@@ -209,7 +221,8 @@ def gather(updates: Any, samples: ArrayLike | None, sample_cap: float | None, li
         if own is not None and own != expected:
             reason = visible(describe(own, expected), LONGEST_REASON)
             reasons[i : m if alike else i + 1] = [reason] * (m if alike else 1)
-    claimed = np.ones(m) if samples is None else _claimed(samples, m, reasons)
+    claimed = np.ones(m) if samples is None else _claimed(samples, m, reasons, "samples", "n_i")
+    claimed_steps = None if steps is None else _claimed(steps, m, reasons, "steps", "number of local steps")
     sound = np.array([i for i, reason in enumerate(reasons) if not reason], dtype=np.intp)
     if not len(sound):
         raise _nobody(reasons, "" if like is None else " Or pass as `like` what clients were to send.")
@@ -238,6 +251,7 @@ def gather(updates: Any, samples: ArrayLike | None, sample_cap: float | None, li
         counters=counters,
         templates=[like] if like is not None else [updates[i] for i in of],
         dtypes=[[dtype_name(leaf.array) for leaf in leaves[i] or ()] for i in of],
+        steps=claimed_steps,
     )
 
 
@@ -267,6 +281,7 @@ def admit(sent: Sent, wanted: Wanted, *, around_zero: bool = False) -> Admission
     for i, claim, number in zip(admitted.tolist(), claims, counted, strict=True):
         if claim != number:
             reasons[i] = f"samples {claim:g} {'capped at' if claim > number else 'raised to'} {number:g}"
+    factors = None if sent.steps is None else _factors(sent.steps, admitted, reasons)
     fitting = np.flatnonzero(fit).tolist()
     # Where all clients sent the same form, one of them stands for all.
     templates = [sent.templates[k] for k in fitting] if len(sent.templates) == len(fit) else sent.templates
@@ -281,7 +296,24 @@ def admit(sent: Sent, wanted: Wanted, *, around_zero: bool = False) -> Admission
         counters=sent.counters if fit.all() else sent.counters.take(np.flatnonzero(fit)),
         template=_most_usual(templates) if len(templates) > 1 else templates[0],
         dtypes=_most_dtypes(dtypes) if len(dtypes) > 1 else dtypes[0],
+        factors=factors,
     )
+
+
+def _factors(steps: Vector, admitted: NDArray[np.intp], reasons: list[str]) -> Vector | None:
+    """s / s_i, with the median s of the claims s_i, which count as s / MOST_STEPS at least and MOST_STEPS s at most.
+
+    s has one vote per client, so that a liar cannot move it beyond what honest clients claim. A factor gives him nothing
+    either: he could have sent the multiple himself.
+    """
+    usual = middle(steps[admitted])
+    with np.errstate(over="ignore"):
+        wanted = usual / steps[admitted]
+    factors = np.clip(wanted, 1 / MOST_STEPS, MOST_STEPS)
+    for i, factor in zip(admitted[wanted != factors].tolist(), factors[wanted != factors].tolist(), strict=True):
+        told = f"steps {steps[i]:g} counted as {usual / factor:g}"
+        reasons[i] = f"{reasons[i]}; {told}" if reasons[i] else told
+    return None if (factors == 1).all() else factors
 
 
 def _anew(wanted: Wanted, *, everyone: bool) -> Wanted:
@@ -447,18 +479,18 @@ def _expected(signatures: list[Signature | None], like: object | None) -> Signat
     return expected
 
 
-def _claimed(samples: ArrayLike, m: int, reasons: list[str]) -> Vector:
-    """The n_i that clients claim. What is no positive number costs its client the round."""
+def _claimed(samples: ArrayLike, m: int, reasons: list[str], name: str, one: str) -> Vector:
+    """The numbers that clients claim, as the argument `name`. What is no positive number costs its client the round."""
     # Claims in a list are read one by one, so that a claim of "many" costs only the client that made it.
     if isinstance(samples, list | tuple):
         samples = [_number(claim) for claim in samples]
     claimed = np.asarray(samples)
     if claimed.dtype.kind not in "iuf":
-        raise TypeError(f"samples must be numbers, got dtype {claimed.dtype}. Pass one n_i per client, or None.")
+        raise TypeError(f"{name} must be numbers, got dtype {claimed.dtype}. Pass one {one} per client, or None.")
     if claimed.shape != (m,):
-        raise ValueError(f"samples have shape {claimed.shape} for {m} clients. Pass {m} numbers, one n_i per client.")
+        raise ValueError(f"{name} have shape {claimed.shape} for {m} clients. Pass {m} numbers, one {one} per client.")
     for i in np.flatnonzero(~(np.isfinite(claimed) & (claimed > 0))).tolist():
-        reasons[i] = reasons[i] or f"samples {claimed[i]:g}: not a positive number"
+        reasons[i] = reasons[i] or f"{name} {claimed[i]:g}: not a positive number"
     return claimed.astype(np.float64)
 
 
