@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedhold.audit.metrics import Averages, average_metrics
+from fedhold.audit.openmetrics import OpenMetrics
 from fedhold.audit.page import report_audit
 from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, append, find_audit, read
+from fedhold.audit.rounds import certificate_of, log_rows, log_suspects, row_of, with_reason
 from fedhold.audit.suspects import MOST_NAME, Seen, Standing, Tally, judge_round, shown_name, standings
 
 if TYPE_CHECKING:
@@ -23,19 +25,25 @@ __all__ = [
     "STATUSES",
     "Averages",
     "NodeRecord",
+    "OpenMetrics",
     "RoundRecord",
     "Seen",
     "Standing",
     "Tally",
     "append",
     "average_metrics",
+    "certificate_of",
     "find_audit",
     "judge_round",
+    "log_rows",
+    "log_suspects",
     "read",
     "report_audit",
+    "row_of",
     "shown_name",
     "standings",
     "watch",
+    "with_reason",
 ]
 
 
