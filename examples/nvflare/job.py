@@ -26,7 +26,6 @@ def main(folder: Path) -> None:
         train_script=str(Path(__file__).with_name("client.py")),
         aggregator=RobustAggregator(audit=str(audit), on_round=OpenMetrics(folder / "metrics.prom")),
         server_expected_format=ExchangeFormat.PYTORCH,
-        enable_tensor_disk_offload=True,  # Tensors of 2 MB and more stay on disk, and are read in parts.
     )
     recipe.execute(SimEnv(num_clients=SITES, num_threads=SITES, workspace_root=str(folder / "workspace")))
     print(f"Now: fedhold watch {audit} --once")
