@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +156,11 @@ class Buffer:
             return f"it began from round {visible(began, 20)}, of which there is no model: the last is {self.round}"
         if self.round - began > self.max_staleness:
             return f"it began from round {began}, {self.round - began} rounds ago; {self.max_staleness} are the most"
-        if isinstance(samples, bool) or not isinstance(samples, Real) or not 0 < samples <= sys.float_info.max:
+        if (
+            isinstance(samples, bool)
+            or not isinstance(samples, int | float | np.integer | np.floating)
+            or not 0 < samples <= sys.float_info.max
+        ):
             return f"samples {visible(samples, 20)} is no positive number"
         if not isinstance(update, Mapping) or set(update) != set(self.model):
             return "it has not the arrays of the model"

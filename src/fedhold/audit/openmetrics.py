@@ -61,10 +61,11 @@ class OpenMetrics:
         ]
         lines = []
         for name, help_text, values in families:
-            known = [(names, number) for names, value in values if (number := number_of(value)) is not None]
+            # By its labels, as they are written: the format allows no series twice, and names that are cut may become equal.
+            known = {_braces(names): number for names, value in values if (number := number_of(value)) is not None}
             if known:
                 lines += [f"# TYPE fedhold_{name} gauge", f"# HELP fedhold_{name} {help_text}."]
-                lines += [f"fedhold_{name}{_braces(names)} {number:.17g}" for names, number in known]
+                lines += [f"fedhold_{name}{labelled} {number:.17g}" for labelled, number in known.items()]
         write_whole(Path(self.path), "\n".join([*lines, "# EOF\n"]).encode("utf-8", errors="replace"), sync=False)
 
 
