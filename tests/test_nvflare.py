@@ -1,14 +1,20 @@
 """The NVFlare aggregator, driven as NVFlare's FedAvg does, with its own classes."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_opt.pt.lazy_tensor_dict import LazyTensorDict
+from nvflare.job_config.fed_job_config import FedJobConfig
 from safetensors.torch import save_file
 
 from fedhold import aggregate
+from fedhold.audit import OpenMetrics, read, standings
 from fedhold.nvflare import RobustAggregator
 
 M = 10
@@ -67,15 +73,20 @@ def round_of(aggregator, results):
 @pytest.mark.parametrize("name", NONSENSE)
 def test_survives(name, rule):
     results = [NONSENSE[name](i) if i in (2, 7) else honest(i) for i in range(M)]
-    model, told = round_of(RobustAggregator(rule), results)
+    rounds = []
+    model, told = round_of(RobustAggregator(rule, on_round=rounds.append), results)
     assert np.abs(model.params["w"] - 1).max() < 0.3
     assert model.params["w"].dtype == np.float32
     assert model.params["steps"] == 7
     assert model.metrics["loss"] == pytest.approx(0.5)
     assert not any("site-3" in line for line in told)
-    if name in NAMED:
-        assert sum("site-2" in line for line in told) == 1
-        assert sum("site-7" in line for line in told) == 1
+    rows = {row.node: row for row in rounds[0].nodes}
+    assert len(rows) == M
+    for site in ("site-2", "site-7") if name in NAMED else ():
+        assert rows[site].reason
+        assert sum(site in line for line in told) == (
+            rows[site].status != "dropped"
+        )  # A weight of 0 is no news in the log.
 
 
 def test_differences_are_added():
@@ -113,7 +124,8 @@ def test_tensors_that_nvflare_left_on_disk_are_read(tmp_path):
     made = aggregator.aggregate_model()
     expected = aggregate([honest(i).params for i in range(M) if i != 4], samples=[50 + i for i in range(M) if i != 4])
     np.testing.assert_allclose(made.params["w"].numpy(), expected.value["w"], rtol=1e-5)
-    assert [line.split(" ")[0] for line in told] == ["site-4"]
+    assert ["site-4 rejected: its tensors on disk cannot be read" in line for line in told] == [True]
+    assert not list(tmp_path.glob("*/*"))  # The references are gone, and with them the files.
 
 
 def test_the_order_of_arrival_does_not_matter():
@@ -139,43 +151,69 @@ def test_bad_rules_are_told_at_once():
         RobustAggregator("hubert")
 
 
-def parts(i, kind=ParamsType.FULL, tensors=False, low=0.0):
-    """A model with a variance and a head; `low` is subtracted from one variance."""
-    rng = np.random.default_rng(i)
-    params = {"w": rng.standard_normal(20), "running_var": 0.01 + 0.001 * rng.random(3), "head.w": rng.random(2)}
-    params["running_var"][0] -= low
-    params = {name: array.astype(np.float32) for name, array in params.items()}
-    params = {name: torch.from_numpy(array) for name, array in params.items()} if tensors else params
-    return FLModel(params_type=kind, params=params, meta={"client_name": f"site-{i}"})
+def test_a_job_keeps_every_argument(tmp_path):
+    """NVFlare writes a job from attributes: an argument that is kept under another name would be lost in silence."""
+    given = {
+        "rule": "krum",
+        "parameters": {"f": 2},
+        "sample_cap": None,
+        "seed": 3,
+        "byzantine": 1,
+        "audit": "/srv/audit.jsonl",
+        "quorum": 0.25,
+        "asked": 7,
+        "on_round": OpenMetrics("/srv/metrics.prom"),
+    }
+    written = FedJobConfig("job", 1)._get_args(RobustAggregator(**given), str(tmp_path))
+    assert written == {
+        **given,
+        "on_round": {"path": "fedhold.audit.openmetrics.OpenMetrics", "args": {"path": "/srv/metrics.prom"}},
+    }
 
 
-@pytest.mark.parametrize("tensors", [False, True])
-@pytest.mark.parametrize("groups", [None, {"statistics": "running*"}])
-def test_variances_stay_positive(tensors, groups):
-    results = [parts(i, tensors=tensors, low=0.3 * (i == 2)) for i in range(M)]
-    model, told = round_of(RobustAggregator("mean", groups=groups), results)
-    assert 0.01 < model.params["running_var"][0] < 0.011
-    assert isinstance(model.params["running_var"], torch.Tensor if tensors else np.ndarray)
-    assert "raised 1 numbers" in told[0]
+def test_audit_and_suspects(tmp_path):
+    """Over rounds the liars become suspects; the audit has weights, quorum and certificate as Flower's strategy writes them."""
+    path = tmp_path / "audit.jsonl"
+    aggregator = RobustAggregator("huber", audit=str(path))
+    for _ in range(3):
+        round_of(aggregator, [NONSENSE["far" if i == 7 else "NaN"](i) if i in (2, 7) else honest(i) for i in range(M)])
+    assert aggregator.suspects == ["site-2", "site-7"]
+    rounds = read(path)
+    assert [record.round for record in rounds] == [1, 2, 3]
+    assert [one.node for one in standings(rounds) if one.is_suspect] == ["site-2", "site-7"]
+    last = rounds[-1]
+    assert last.quorum == {"asked": M, "usable": M - 1, "needed": 6}
+    assert last.certificate["f"] == 1
+    assert last.metrics["train"]["loss"] == pytest.approx(0.5)
+    assert sum(row.weight or 0 for row in last.nodes) == pytest.approx(1)
 
 
-def test_heads_stay_where_clients_send_differences():
-    aggregator = RobustAggregator(exclude="head.*")
-    aggregator.warning = print
-    for i in range(M):
-        aggregator.accept_model(parts(i, ParamsType.DIFF))
-    assert set(aggregator.aggregate_model().params) == {"w", "running_var"}
-    model, told = round_of(RobustAggregator(exclude="head.*"), [parts(i) for i in range(M)])
-    assert set(model.params) == {"w", "steps"}
-    assert "exclude needs the differences" in told[0]
+@pytest.mark.parametrize(("sites", "kept"), [(10, False), (19, False), (20, True)])
+def test_a_round_below_its_quorum_keeps_the_model(sites, kept):
+    rounds = []
+    model, told = round_of(RobustAggregator(asked=sites, on_round=rounds.append), [honest(i) for i in range(M)])
+    assert (rounds[0].outcome == "kept") == kept == (not model.params["w"].any())
+    assert any("the model is kept" in line and "quorum" in line for line in told) == kept
 
 
-@pytest.mark.parametrize("check", [lambda _: False, lambda params: params["none"]])
-def test_a_model_that_fails_is_not_adopted(check):
-    model, told = round_of(RobustAggregator(check_model=check), [honest(i) for i in range(M)])
-    np.testing.assert_array_equal(model.params["w"], 0)
-    assert "the new model fails check_model" in told[0]
-    model, _ = round_of(RobustAggregator(check_model=lambda params: len(params) == 2), [honest(i) for i in range(M)])
-    assert np.abs(model.params["w"] - 1).max() < 0.3
-    model, told = round_of(RobustAggregator(check_model=check), [honest(i, ParamsType.DIFF) for i in range(M)])
-    assert "needs whole models" in told[0]
+def test_what_watches_ends_nothing():
+    def fails(_):
+        raise RuntimeError("no disk")
+
+    model, told = round_of(RobustAggregator(on_round=fails), [honest(i) for i in range(M)])
+    assert model.params["w"].any()
+    assert "on_round raised RuntimeError: no disk" in told[-1]
+
+
+def test_the_example_runs_in_the_simulator(tmp_path):
+    """Real processes of NVFlare: both liars become suspects, and the others' model is adopted."""
+    example = Path(__file__).parents[1] / "examples" / "nvflare"
+    for name in ("job.py", "client.py"):
+        text = (example / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(text.replace("SITES, ROUNDS = 8, 3", "SITES, ROUNDS = 5, 1"), encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "job.py"), str(tmp_path / "run")]
+    subprocess.run(command, check=True, capture_output=True, timeout=500)
+    (record,) = read(tmp_path / "run" / "audit.jsonl")
+    assert record.outcome == "aggregated"
+    assert [one.node for one in standings([record]) if one.is_suspect][:2] == ["site-1", "site-2"]
+    assert "fedhold_round" in (tmp_path / "run" / "metrics.prom").read_text(encoding="utf-8")

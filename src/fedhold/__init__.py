@@ -11,6 +11,7 @@ A server hands `aggregate` what m clients sent, an m x d matrix that is never bu
 
 from fedhold import bounds, sampling, thresholds
 from fedhold.aggregation import aggregate
+from fedhold.buffer import Buffer
 from fedhold.certificate import Certificate
 from fedhold.geometry import Geometry
 from fedhold.result import Aggregation, Client, Clients
@@ -21,6 +22,7 @@ __all__ = [
     "MIXINGS",
     "RULES",
     "Aggregation",
+    "Buffer",
     "Certificate",
     "Client",
     "Clients",

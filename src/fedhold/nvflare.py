@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import math
+import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedhold.aggregation import aggregate
-from fedhold.audit import average_metrics
-from fedhold.errors import one_line
-from fedhold.groups import Groups, Patterns, matches
-from fedhold.kernels import dtype_name, from_host, is_array, to_host
-from fedhold.positive import positive_after
-from fedhold.result import Aggregation
+from fedhold.audit import (
+    NodeRecord,
+    RoundRecord,
+    Tally,
+    append,
+    average_metrics,
+    certificate_of,
+    judge_round,
+    log_rows,
+    log_suspects,
+    row_of,
+    with_reason,
+)
+from fedhold.errors import one_line, positive, require, visible
 from fedhold.spec import DEFAULT, parse
+from fedhold.updates import DamagedFileError, Rejection, StoredArray, open_update
 
 try:
     from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -34,6 +49,7 @@ def __dir__() -> list[str]:
 
 
 WEIGHT = "NUM_STEPS_CURRENT_ROUND"  # in the meta data of a result; NVFlare itself weights by what a client writes there
+LONGEST_CLAIM = 40  # characters of a claim that is no number
 
 
 class RobustAggregator(ModelAggregator):
@@ -44,17 +60,19 @@ class RobustAggregator(ModelAggregator):
     sample_cap  as for aggregate(); n_i is the number of local steps that a client claims, and 1 where it claims none
     seed        for runs that must repeat, what rules that draw begin from; keep it from the clients. None: they draw from the
                 operating system
-    groups      as for aggregate(): "adapters", or {"lora_A": "*.lora_A.*"}
-    exclude     patterns of the arrays that stay as they are in the model; clients must send differences
-    check_model  a test of a new model, a dict of arrays: where it is false or raises, the model is kept; clients must send
-                whole models
-
-    Where clients send whole models, variances and scales stay positive. Of differences that cannot be told.
+    byzantine   f of the certificate in the audit; a fifth of the admitted clients unless given
+    audit       a file on the server that gets one JSON line per round: what was done to every client, and why
+    quorum      the model is kept unless more than this fraction of the clients asked send a usable result
+    asked       how many clients a round asks, which is NVFlare's `num_clients`; all that are connected unless given
+    on_round    is called with the RoundRecord of every round; what it raises is logged, and ends nothing
 
     Whole models are aggregated as they come, because the model that was sent is not known here. To all rules that makes no
     difference, but to `clipping` it does: let clients send differences there. A client that cannot be used is named in the
     log with the reason; a round without enough good ones keeps the model. Of metrics the Huber location over the clients whose
     metrics are usable is taken.
+
+    With `enable_tensor_disk_offload=True` the clients' tensors stay on disk and are read in parts: memory holds some vectors
+    of the size of the model, however many clients there are.
     """
 
     def __init__(
@@ -63,110 +81,180 @@ class RobustAggregator(ModelAggregator):
         parameters: Mapping[str, Any] | None = None,
         sample_cap: float | None = 3.0,
         seed: int | None = None,
-        groups: Groups | None = None,
-        exclude: Patterns | None = None,
-        check_model: Callable[[dict[str, Any]], object] | None = None,
+        byzantine: int | None = None,
+        audit: str | None = None,
+        quorum: float = 0.5,
+        asked: int | None = None,
+        on_round: Callable[[RoundRecord], object] | None = None,
     ) -> None:
         super().__init__()
-        self.stages = parse(rule, parameters or {})  # an unknown rule is an error now, before a round is lost on it
-        self.sample_cap, self.seed = sample_cap, seed
-        self.groups, self.exclude, self.check_model = groups, exclude, check_model
-        self.rng = np.random.default_rng(seed)  # It goes on from round to round: no two rounds draw alike.
-        self.results: dict[str, FLModel] = {}
+        # NVFlare writes a job from the attributes that are called as arguments are: each must keep what was given.
+        self.rule, self.parameters, self.sample_cap, self.seed = rule, parameters, sample_cap, seed
+        self.byzantine, self.audit, self.quorum, self.asked, self.on_round = byzantine, audit, quorum, asked, on_round
+        self._stages = parse(rule, parameters or {})  # an unknown rule is an error now, before a round is lost on it
+        require(
+            0 <= positive(quorum, "quorum", zero=True) < 1,
+            "RobustAggregator",
+            needs="0 <= quorum < 1",
+            remedy="It is a fraction of the clients asked; usual is 0.5.",
+            quorum=quorum,
+        )
+        self._rng = np.random.default_rng(seed)  # It goes on from round to round: no two rounds draw alike.
+        self._run, self._round, self._tally = uuid.uuid4().hex, 0, Tally()
+        self._results: dict[str, FLModel] = {}
+
+    @property
+    def suspects(self) -> list[str]:
+        """The names of the suspects so far, the most suspicious first."""
+        return self._tally.suspects()
 
     def accept_model(self, model: FLModel) -> None:
         """Keep one client's result for `aggregate_model`; of several from one client, the first."""
-        self.results.setdefault(str((model.meta or {}).get("client_name", f"client {len(self.results)}")), model)
+        self._results.setdefault(str((model.meta or {}).get("client_name", f"client {len(self._results)}")), model)
 
     def reset_stats(self) -> None:
         """Begin a round."""
-        self.results = {}
+        self._results = {}
 
     def aggregate_model(self) -> FLModel:
         """The aggregate of this round's results. Where there is none, an empty difference, which keeps the model."""
-        names = sorted(self.results)  # not in the order of arrival: the same results give the same bits
-        results = [self.results[name] for name in names]
+        began = time.perf_counter()
+        results, self._results = self._results, {}  # The files of tensors on disk go with the last reference to them.
+        self._round += 1
+        names = sorted(results)  # not in the order of arrival: the same results give the same bits
+        claims = [(results[name].meta or {}).get(WEIGHT, 1) for name in names]
+        rows = [
+            NodeRecord(one_line(name), "train", "dropped", claimed=_claim(n))
+            for name, n in zip(names, claims, strict=True)
+        ]
+        record = RoundRecord(self._run, self._round, "", " | ".join(map(str, self._stages)), "kept", ())
+        asked = max(self.asked or self._connected(), len(names))
+        needed = math.floor(self.quorum * asked) + 1
+        quorum = {"asked": asked, "usable": len(names), "needed": needed}
         # The kind that most clients sent: models, or differences. Clients that sent the other kind are rejected.
-        kind = Counter(result.params_type for result in results).most_common(1)[0][0] if results else ParamsType.DIFF
-        alike = [_arrays(result.params) if result.params_type == kind else None for result in results]
-        claims = [(result.meta or {}).get(WEIGHT, 1) for result in results]
+        kind = Counter(one.params_type for one in results.values()).most_common(1)[0][0] if results else ParamsType.DIFF
+        made = FLModel(params_type=ParamsType.DIFF, params={})
+        note = None
         try:
-            if self.exclude is not None:
-                alike = _without(alike, self.exclude, kind)
-            done = aggregate(
-                alike, self.stages, samples=claims, sample_cap=self.sample_cap, rng=self.rng, groups=self.groups
-            )
-            params = done.value
-            if kind == ParamsType.FULL:
-                params, corrected = _positive(done, alike)
-                if corrected:
-                    self.warning(
-                        f"raised {corrected} numbers that were too low where clients' are not, such as variances"
-                    )
-            if self.check_model is not None:
-                _check(self.check_model, params, kind)
+            sent = [_update(results[name], kind) for name in names]
+            done = aggregate(sent, self._stages, samples=claims, sample_cap=self.sample_cap, rng=self._rng)
         except ValueError as problem:
-            self.warning(f"the model is kept: {problem}")
-            return FLModel(params_type=ParamsType.DIFF, params={})
-        for name, client in zip(names, done.clients, strict=True):
-            if client.reason:
-                self.warning(f"{one_line(name)} {client.status}: {client.reason}")
-        samples = {
-            name: client.samples
-            for name, client in zip(names, done.clients, strict=True)
-            if client.status != "rejected"
-        }
-        given = {name: self.results[name].metrics or {} for name in samples}
-        numbers = {name: {k: v for k, v in one.items() if isinstance(v, int | float)} for name, one in given.items()}
-        averages = average_metrics(numbers, samples)
-        for name, reason in averages.reasons.items():
-            self.warning(f"{one_line(name)}: {reason}")
-        return FLModel(params_type=kind, params=params, metrics=dict(averages.robust))
+            note = str(problem) if names else "no client sent a result"
+            rows = [replace(row, reason="the model was kept") for row in rows]
+        else:
+            rows = [row_of(row, client) for row, client in zip(rows, done.clients, strict=True)]
+            used = {
+                name: one.samples for name, one in zip(names, done.clients, strict=True) if one.status != "rejected"
+            }
+            quorum["usable"] = len(used)
+            if len(used) < needed:
+                note = (
+                    f"{len(used)} of {asked} clients asked sent a usable result, and the quorum is {needed} (more than "
+                    f"{self.quorum:g} of them)"
+                )
+            else:
+                averages = average_metrics({name: _numbers(results[name].metrics) for name in used}, used)
+                rows = [with_reason(row, averages.reasons.get(name)) for row, name in zip(rows, names, strict=True)]
+                params = _like_sent(done.value, sent)
+                made = FLModel(params_type=kind, params=params, metrics=dict(averages.robust))
+                seconds = {"aggregation": time.perf_counter() - began}
+                record = replace(
+                    record,
+                    outcome="aggregated",
+                    converged=done.converged,
+                    iterations=done.iterations,
+                    certificate=None if self.audit is None else certificate_of(done, self.byzantine, self),
+                    seconds=seconds,
+                    metrics={"train": averages.robust},
+                    averages={"train": averages.plain},
+                    f=done.f,
+                )
+        self._close(replace(record, nodes=tuple(rows), note=note, quorum=quorum), began)
+        return made
+
+    def _close(self, record: RoundRecord, began: float) -> None:
+        """Put a round into the log and the audit, and hand it to the user's function."""
+        now, seconds = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter() - began
+        record = replace(record, time=now, seconds={**record.seconds, "round": seconds})
+        seen = list(judge_round(record).values())
+        self._tally = self._tally.after(seen)
+        log_rows("train", record, (record.quorum or {})["asked"], self)
+        if record.note:
+            self.warning(f"the model is kept: {record.note}")
+        log_suspects(record, seen, self.suspects, len(self._tally.counts), self)
+        if self.audit is not None:
+            append(Path(self.audit), record)
+        if self.on_round is not None:
+            try:
+                self.on_round(record)
+            except Exception as problem:  # whoever watches a run must not end it
+                self.warning(f"Round {record.round}: on_round raised {type(problem).__name__}: {problem}")
+
+    def _connected(self) -> int:
+        """How many clients are connected; 0 where NVFlare does not say."""
+        engine: Any = None if self.fl_ctx is None else self.fl_ctx.get_engine()
+        return len(engine.get_clients()) if hasattr(engine, "get_clients") else 0
 
 
-def _arrays(params: object) -> dict[str, Any] | None:
-    """The arrays of a result, also those that NVFlare left on disk (`enable_tensor_disk_offload`); None where it has none.
+def _claim(claim: object) -> float | str | None:
+    """A claim for the audit."""
+    is_number = isinstance(claim, int | float) and not isinstance(claim, bool)
+    return claim if is_number else visible(claim, LONGEST_CLAIM)  # type: ignore[return-value]
 
-    Anything but a dict of arrays is no update. Text would be taken for the path of a file.
+
+def _numbers(metrics: object) -> dict[str, Any]:
+    """The metrics that are numbers."""
+    given = metrics if isinstance(metrics, Mapping) else {}
+    return {name: value for name, value in given.items() if isinstance(value, int | float)}
+
+
+def _update(result: FLModel, kind: ParamsType) -> Any:
+    """The arrays of a result, or why it has none.
+
+    A reference to a tensor that NVFlare left on disk becomes one to the part of the file where its numbers are, which are
+    read, and checked, when they are needed. Anything but a dict of arrays is no update; text would be taken for a path.
     """
+    params = result.params
+    if result.params_type != kind:
+        return Rejection(f"sent a result of kind {visible(result.params_type, 20)}, where most clients sent {kind}")
     if not isinstance(params, Mapping):
-        return None
+        return Rejection(f"{type(params).__name__} is no dict of arrays")
+    files: dict[str, Any] = {}
+    update = {}
     try:
-        return {name: value.materialize() if hasattr(value, "materialize") else value for name, value in params.items()}
-    except Exception:  # the bytes on disk are the client's, and so is what reading them raises
-        return None
+        for name, value in params.items():
+            if _is_on_disk(value):
+                if value.file_path not in files:
+                    files[value.file_path] = open_update(value.file_path)
+                value = files[value.file_path][value.key]
+            update[name] = value
+    except (DamagedFileError, KeyError) as problem:
+        return Rejection(f"its tensors on disk cannot be read: {getattr(problem, 'reason', problem)}")
+    return update
 
 
-def _without(sent: list[dict[str, Any] | None], exclude: Patterns, kind: ParamsType) -> list[dict[str, Any] | None]:
-    """The differences without the arrays that are to stay: NVFlare adds to the model what an aggregate has."""
-    if kind != ParamsType.DIFF:
-        raise ValueError("exclude needs the differences from the model that was sent. Let clients send these.")
-    return [None if one is None else {key: one[key] for key in one if not matches(str(key), exclude)} for one in sent]
+def _is_on_disk(value: object) -> bool:
+    """Whether it is a reference to a tensor on disk, as the server's own download made it: no client can send one."""
+    return type(value).__module__ == "nvflare.app_opt.pt.lazy_tensor_dict" and hasattr(value, "materialize")
 
 
-def _positive(done: Aggregation, sent: list[dict[str, Any] | None]) -> tuple[dict[str, Any], int]:
-    """The new model with variances and scales as most clients have them, and how many numbers that changed."""
-
-    def hosted(model: Mapping[str, Any] | None) -> dict[str, Any]:
-        return {key: to_host(array, None) for key, array in (model or {}).items() if is_array(array)}
-
-    admitted = done.clients.statuses != "rejected"
-    models = [hosted(one) if good else {} for one, good in zip(sent, admitted, strict=True)]
-    raised, corrected = positive_after(done, hosted(done.value), models)
-    params = {
-        key: from_host(raised[key].ravel(), array, dtype_name(array)) if key in raised else array
-        for key, array in done.value.items()
+def _like_sent(value: dict[str, Any], sent: list[Any]) -> dict[str, Any]:
+    """The aggregate as tensors, where tensors were sent that lie on disk."""
+    dtypes = {
+        name: array.dtype
+        for one in sent
+        if isinstance(one, dict)
+        for name, array in one.items()
+        if isinstance(array, StoredArray)
     }
-    return params, corrected
+    if not dtypes:
+        return value
+    import torch
 
+    def tensor(name: str, array: Any) -> Any:
+        if not isinstance(array, np.ndarray):
+            return array
+        is_half = dtypes.get(name) == "bfloat16"  # which NumPy lacks
+        return torch.from_numpy(array.astype(np.float32)).bfloat16() if is_half else torch.from_numpy(array)
 
-def _check(test: Callable[[dict[str, Any]], object], params: dict[str, Any], kind: ParamsType) -> None:
-    """Raise a ValueError where a model does not pass the user's own test."""
-    if kind != ParamsType.FULL:
-        raise ValueError("check_model needs whole models. Let clients send these, and not differences.")
-    try:
-        passed = test(params)
-    except Exception as problem:  # a model that liars made may be one that the test cannot stand
-        raise ValueError(f"the new model fails check_model: {type(problem).__name__}: {one_line(problem)}") from None
-    if not passed:
-        raise ValueError(f"the new model fails check_model, which returned {one_line(repr(passed))}")
+    return {name: tensor(name, array) for name, array in value.items()}

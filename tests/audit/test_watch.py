@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import os
 import pty
 import re
@@ -123,6 +124,40 @@ def test_rows_limit_the_nodes():
     text = printed(records(), rows=4)
     assert len(re.findall(r"(?m)^ \.\.\d+", text)) == 4
     assert "and 8 nodes more" in text
+
+
+def test_of_a_thousand_nodes_the_suspects_come_first_and_the_rest_in_one_line():
+    many = [str(10**18 + k) for k in range(1000)]
+    lines = printed([record(k, many) for k in range(1, 4)]).splitlines()
+    assert len(lines) < 90
+    start = next(k for k, line in enumerate(lines) if "─" in line)
+    assert all("rejected" in line or "held down" in line for line in lines[start + 1 : start + 4])
+    assert any(re.match(r"and 940 nodes more: \d+ counted, \d+ not asked", line) for line in lines)
+
+
+def test_json_has_the_rounds_or_the_standing_of_every_node(tmp_path):
+    path = audit(tmp_path / "audit.jsonl", records())
+    done = run("watch", path, "--once", "--json")
+    assert done.output.isascii()
+    state = json.loads(done.output)
+    assert state["last"]["round"] == state["rounds"] == 20
+    assert [one["node"] for one in state["nodes"] if one["suspect"]] == LIARS
+    assert len(state["last"]["nodes"]) > 5
+    page = json.loads(run("report", path, "--json").output)
+    assert [one["node"] for one in page["suspects"]] == LIARS
+    assert page["report"] == str(tmp_path / "report.html")
+    assert run("report", tmp_path / "nothing", "--json").exit_code == 2
+
+
+def test_json_of_an_audit_that_is_not_there_yet(tmp_path):
+    assert json.loads(run("watch", tmp_path / "a.jsonl", "--once", "--json").output)["last"] is None
+
+
+def test_two_audits_of_a_folder_have_a_page_each(tmp_path):
+    for name in ("a.jsonl", "b.jsonl"):
+        audit(tmp_path / name, records(4))
+    pages = [json.loads(run("report", tmp_path / name, "--json").output)["report"] for name in ("a.jsonl", "b.jsonl")]
+    assert pages == [str(tmp_path / "a-report" / "report.html"), str(tmp_path / "b-report" / "report.html")]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedhold.audit.records import read
 from fedhold.flower import RobustStrategy, Validation
@@ -110,3 +111,18 @@ def test_a_rule_that_trusts_the_server_holds_against_a_majority():
     bad = dict.fromkeys(range(6), with_arrays(lambda a: {"w": a["w"] - 1}))
     result = run(RobustStrategy("fl_trust", validate=Validation(loss, train=train)), bad, rounds=5)
     assert abs(result.arrays["w"].numpy() - 1).max() < 0.3
+
+
+def test_functions_of_the_server_get_one_thread_of_blas():
+    """Ray forks while they run in a simulation, and a child of a process whose BLAS threads work waits for ever."""
+    seen = []
+
+    def threads(*_):
+        seen.extend(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
+        return 0.0
+
+    with threadpool_limits(2, "blas"):
+        strategy = RobustStrategy(validate=threads, fraction_evaluate=0.0)
+        grid = LocalGrid(client_app(), M)
+        strategy.start(grid, model(), num_rounds=1, timeout=0.02, evaluate_fn=lambda *_: MetricRecord({"x": threads()}))
+    assert set(seen) == {1}

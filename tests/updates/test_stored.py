@@ -14,9 +14,11 @@ from pathlib import Path
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from rich.console import Console
+from safetensors.torch import load_file
 
 import fedhold.updates.files
 import fedhold.updates.tiles
@@ -85,15 +87,32 @@ def test_numpy_writes_what_we_read(tmp_path, dtype):
     np.testing.assert_array_equal(np.asarray(stored), array)
 
 
-def test_bfloat16_is_read_as_float32(tmp_path):
+def test_bfloat16_comes_back_as_bfloat16(tmp_path):
+    """It is read as float32, exactly; an aggregate of such files, and a copy of one, are bfloat16 again."""
     values = np.array([1.0, -2.5, 3e38, 2.0**-126, 0.0], np.float32)
     upper = (values.view(np.uint32) >> 16).astype("<u2")
     header = {"x": {"dtype": "BF16", "shape": [5], "data_offsets": [0, 10]}, "__metadata__": {"format": "pt"}}
     for i in range(3):
         (tmp_path / f"{i}.safetensors").write_bytes(safetensors(header, upper.tobytes()))
     result = aggregate(tmp_path, "median")
-    assert result.value["x"].dtype == np.float32
-    np.testing.assert_allclose(result.value["x"], values, rtol=2**-8)
+    assert result.value["x"].dtype == "bfloat16"
+    for value in (result.value, open_update(tmp_path / "0.safetensors")):
+        np.testing.assert_allclose(np.asarray(value["x"], np.float32), values, rtol=2**-8)
+        save_update(value, tmp_path / "again" / "a.safetensors")
+        stored = open_update(tmp_path / "again" / "a.safetensors")["x"]
+        assert stored.dtype == "bfloat16"
+        np.testing.assert_array_equal(np.asarray(stored).view(np.uint32) >> 16, upper)
+
+
+def test_a_state_dict_of_torch_is_saved_with_gradients_and_bfloat16(tmp_path):
+    layer = torch.nn.Linear(3, 2)
+    sent = {"weight": layer.weight, "half": layer.weight.detach().bfloat16().T, "steps": torch.tensor(7)}
+    assert sent["weight"].requires_grad
+    save_update(sent, tmp_path / "a.safetensors")
+    written = load_file(tmp_path / "a.safetensors")
+    assert all(torch.equal(written[name], array) and written[name].dtype == array.dtype for name, array in sent.items())
+    with pytest.raises(TypeError, match="bfloat16"):
+        save_update(sent["half"], tmp_path / "a.npy")
 
 
 def test_safetensors_are_written_as_the_format_says(tmp_path):

@@ -11,9 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedhold.audit.metrics import Averages, average_metrics
+from fedhold.audit.openmetrics import OpenMetrics
 from fedhold.audit.page import report_audit
 from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, append, find_audit, read
-from fedhold.audit.suspects import MOST_NAME, Seen, Standing, Tally, judge_round, shown_name, standings
+from fedhold.audit.rounds import certificate_of, log_rows, log_suspects, row_of, with_reason
+from fedhold.audit.suspects import (
+    MOST_NAME,
+    Seen,
+    Standing,
+    Tally,
+    as_text,
+    judge_round,
+    shown_name,
+    standing_facts,
+    standings,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,33 +35,42 @@ __all__ = [
     "STATUSES",
     "Averages",
     "NodeRecord",
+    "OpenMetrics",
     "RoundRecord",
     "Seen",
     "Standing",
     "Tally",
     "append",
+    "as_text",
     "average_metrics",
+    "certificate_of",
     "find_audit",
     "judge_round",
+    "log_rows",
+    "log_suspects",
     "read",
     "report_audit",
+    "row_of",
     "shown_name",
+    "standing_facts",
     "standings",
     "watch",
+    "with_reason",
 ]
 
 
-def watch(path: Path, *, once: bool, every: float, console: Console) -> None:
+def watch(path: Path, *, once: bool, every: float, console: Console, as_json: bool = False) -> None:
     """Show an audit as it grows, until Ctrl-C.
 
     path      the audit file, or a directory that holds one
     once      whether to show the present state and return
     every     seconds between two looks at the file
     console   where to show it: a terminal gets the scoreboard, anything else a line for each round
+    as_json   show JSON: with `once` the last round and every node's standing, else a line for each round
     """
     from fedhold.audit.live import follow  # the only module here that needs rich
 
-    follow(path, once=once, every=every, console=console)
+    follow(path, once=once, every=every, console=console, as_json=as_json)
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ move the cursor nor choose colours.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +25,18 @@ from fedhold.audit.suspects import (
     NOT_ASKED,
     Seen,
     Standing,
+    as_text,
     judge_round,
     ranges,
+    round_facts,
     short_names,
     shown_name,
     standings,
+    state_of,
 )
 from fedhold.report import FULL, number, table_of, visible
 
+MOST_NODES = 60  # of a screen that has no height
 OTHER_LINES = 18  # of a screen, beside the nodes
 IDLE = 4  # times as long as reading and showing take, so that a long audit costs no more than a fifth of a core
 MOST_SAID = 400  # characters of a note, or of a part of a line
@@ -80,19 +85,25 @@ class Follower:
         return True
 
 
-def follow(path: Path, *, once: bool, every: float, console: Console) -> None:
+def follow(path: Path, *, once: bool, every: float, console: Console, as_json: bool = False) -> None:
     """What `fedhold.audit.watch` does."""
     follower = Follower(find_audit(path) or (path / "audit.jsonl" if path.is_dir() else path))
     if once:
         follower.look()
         if follower.problem is not None:
             raise follower.problem
-        console.print(_screen(follower, console))
+        if as_json:
+            console.out(as_text(state_of(follower.rounds, follower.notes)), highlight=False)
+        else:
+            console.print(_screen(follower, console))
         return
     try:
-        (_live if console.is_terminal else _log)(follower, every, console)
+        if as_json or not console.is_terminal:
+            _log(follower, every, console, as_json=as_json)
+        else:
+            _live(follower, every, console)
     except KeyboardInterrupt:
-        if console.is_terminal and follower.rounds:
+        if console.is_terminal and follower.rounds and not as_json:
             console.print(_screen(follower, console))
 
 
@@ -105,7 +116,7 @@ def _live(follower: Follower, every: float, console: Console) -> None:
                 live.update(_screen(follower, console, size.height), refresh=True)
 
 
-def _log(follower: Follower, every: float, console: Console) -> None:
+def _log(follower: Follower, every: float, console: Console, *, as_json: bool) -> None:
     printed: set[tuple[str, int, str]] = set()
     for changed in _looks(follower, every):
         if not changed:
@@ -114,8 +125,11 @@ def _log(follower: Follower, every: float, console: Console) -> None:
             this = (record.run, record.round, record.time)
             if this not in printed:
                 printed.add(this)
-                console.print(Text(round_line(record, console.encoding)), soft_wrap=True)
-        if follower.problem is not None:
+                if as_json:
+                    console.out(as_text(round_facts(record)), highlight=False)
+                else:
+                    console.print(Text(round_line(record, console.encoding)), soft_wrap=True)
+        if follower.problem is not None and not as_json:
             console.print(Text(visible(follower.problem, MOST_SAID, encoding=console.encoding)), soft_wrap=True)
 
 
@@ -148,7 +162,7 @@ class Scoreboard:
     rounds     of the run
     notes      lines below the rest
     encoding   of the terminal, which decides the characters that can be shown
-    rows       how many nodes to show; None for all
+    rows       how many nodes to show, suspects first, the rest in one line; None for MOST_NODES
     """
 
     rounds: Sequence[RoundRecord]
@@ -207,7 +221,7 @@ class Scoreboard:
         table = table_of(*("node", "status", "share", "rejected", HELD_DOWN, "reason"), numbers=("rejected", HELD_DOWN))
         for column in table.columns:  # cut what would need a second line: the height of the screen is counted in nodes
             column.no_wrap, column.overflow = True, "crop"
-        shown = ranked[: self.rows]
+        shown = ranked[: self.rows or MOST_NODES]
         called = [self._say(shown_name(one.node, one.name and one.name[:MOST_CALLED], names)) for one in shown]
         left = max(8, room - max(map(len, called), default=0))
         for one, name in zip(shown, called, strict=True):
@@ -225,11 +239,16 @@ class Scoreboard:
         yield Text("" if now is None else self._say("; ".join(now.reasons), room))
 
     def _suspects(self, ranked: Sequence[Standing]) -> Iterable[Text]:
-        if self.rows is not None and len(ranked) > self.rows:
-            yield self._soft(f"and {len(ranked) - self.rows} nodes more")
+        rest = ranked[self.rows or MOST_NODES :]
+        if rest:
+            seen = judge_round(self.rounds[-1])
+            words = Counter(seen[one.node].word if one.node in seen else NOT_ASKED for one in rest)
+            yield self._soft(
+                f"and {len(rest)} nodes more: {', '.join(f'{n} {word}' for word, n in words.most_common())}"
+            )
         suspects = [one for one in ranked if one.is_suspect]
         yield Text(f"Suspects: {len(suspects)} of {len(ranked)} nodes", "bold")
-        for one in suspects if self.rows is None else suspects[:MOST_SUSPECTS]:
+        for one in suspects[: MOST_NODES if self.rows is None else MOST_SUSPECTS]:
             why = f": {self._say(one.reasons[0][0])}" if one.reasons else ""
             held = f"{HELD_DOWN} in {one.held} of {one.asked} rounds{why}"
             yield Text(

@@ -89,14 +89,17 @@ def report_audit(
     """Write the report of an audit file; return the path of the page, and the suspects.
 
     audit    the file that a strategy wrote
-    out      the directory for report.html and numbers/*.csv; the directory of the audit by default
+    out      the directory for report.html and numbers/*.csv; by default the directory of the audit, or where that holds other
+             audits, too, NAME-report in it
     beside   curves of other runs for the charts of metrics: metric -> name of the run -> round -> value
     """
     notes: list[str] = []
     rounds = read(audit, notes.append)
     if not rounds:
         raise ValueError(f"{audit} holds no finished round yet. Follow it with: fedhold watch {audit}")
-    place, title = audit.parent if out is None else out, f"Audit of {audit.name}"
+    alone = all(other == audit for other in audit.parent.glob("*.jsonl"))
+    place = out or (audit.parent if alone else audit.parent / f"{audit.stem}-report")
+    title = f"Audit of {audit.name}"
     path = write_audit(place, rounds, title=title, notes=notes, beside=beside)
     return path, [one for one in standings(rounds) if one.is_suspect]
 

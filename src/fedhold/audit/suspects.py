@@ -12,14 +12,16 @@ so that of two nodes held down every time the one with more rounds comes first.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
-from fedhold.audit.records import NodeRecord, RoundRecord, number_of
+from fedhold.audit.records import NodeRecord, RoundRecord, _finite, number_of
 from fedhold.report import LOW, held_down, visible
 
 NOT_ASKED = "not asked"
@@ -244,3 +246,28 @@ def _standing(node: str, times: Sequence[tuple[int, Seen]]) -> Standing:
         name=next((seen.name for _, seen in reversed(times) if seen.name), None),
         effect=statistics.median(effects) if effects else None,
     )
+
+
+# As JSON
+
+
+def as_text(facts: object) -> str:
+    """Facts as one line of JSON in ASCII, in which no text of a client can act on a terminal."""
+    return json.dumps(_finite(facts), allow_nan=False)
+
+
+def round_facts(record: RoundRecord) -> dict[str, Any]:
+    """A round, with what became of its nodes."""
+    facts = {name: value for name, value in asdict(record).items() if name != "nodes"}
+    return facts | {"nodes": [asdict(one) for one in judge_round(record).values()]}
+
+
+def standing_facts(one: Standing) -> dict[str, Any]:
+    """What became of a node over all rounds, and whether that makes it a suspect."""
+    return asdict(one) | {"suspicion": one.suspicion, "suspect": one.is_suspect}
+
+
+def state_of(rounds: Sequence[RoundRecord], notes: Sequence[str]) -> dict[str, Any]:
+    """The last round and the standing of every node, suspects first; without a round, neither."""
+    last = round_facts(rounds[-1]) if rounds else None
+    return {"last": last, "rounds": len(rounds), "nodes": [*map(standing_facts, standings(rounds))], "notes": [*notes]}

@@ -79,6 +79,7 @@ def report(
         Path | None,
         Option("Where the report goes; beside what it reports on unless given."),
     ] = None,
+    json: Annotated[bool, Option("Of an audit: print page and suspects as JSON.", "--json")] = False,
 ) -> None:
     """The HTML report of stored results, or of an audit.jsonl."""
     from fedhold.audit import find_audit
@@ -87,10 +88,14 @@ def report(
     with usage_errors():
         audit = find_audit(path)
         if audit is not None:
-            write_audit_report(audit, out, console)
+            write_audit_report(audit, out, console, as_json=json)
         elif path.suffix == ".jsonl":
             raise ValueError(
                 f"{path} does not exist. A strategy writes it, round by round, when told audit={path.name!r}."
+            )
+        elif json:
+            raise ValueError(
+                f"{path} is no audit, and --json is for audits. Results are stored as JSON already, in {path}."
             )
         else:
             _report_results(path, out, console)

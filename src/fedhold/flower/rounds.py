@@ -16,20 +16,18 @@ import numpy as np
 from flwr.app import Message
 
 from fedhold.aggregation import aggregate
-from fedhold.audit import NodeRecord, RoundRecord, Seen, shown_name
+from fedhold.audit import NodeRecord, RoundRecord, certificate_of, row_of, with_reason
 from fedhold.errors import InfeasibleError
 from fedhold.flower.model import Model
 from fedhold.flower.state import State
 from fedhold.groups import Groups, Patterns
 from fedhold.positive import positive_after
 from fedhold.report import held_down
-from fedhold.result import Aggregation, Client
+from fedhold.result import Client
 from fedhold.spec import Stage
 from fedhold.transport import Arrays, Reply
 
 MAX_TRIED = 1000  # a rule that needs more clients is not tried before the run: that would take too long
-MAX_LOGGED = 10  # nodes that one line of the log names, and nodes with a line of their own in one round
-BYZANTINE = 0.2  # the fraction of clients that a certificate is about, unless the user gives a number
 
 log = logging.getLogger("flwr")  # our lines appear among Flower's own
 
@@ -239,7 +237,7 @@ def aggregate_replies(
         outcome="aggregated",
         converged=result.converged,
         iterations=result.iterations,
-        certificate=_certificate(result, rule, quorum["usable"]) if rule.certify else None,
+        certificate=certificate_of(result, rule.byzantine, log) if rule.certify else None,
         seconds=seconds,
         f=result.f,
         corrected=corrected,
@@ -276,17 +274,6 @@ def _with_cosines(
     return tuple(replace(row, cosine=cosines.get(row.node)) for row in rows)
 
 
-def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, Any] | None:
-    """The certificate for the audit; None for a rule without one."""
-    f = int(BYZANTINE * admitted) if rule.byzantine is None else rule.byzantine
-    try:
-        certificate = result.certificate
-        return None if certificate is None else {"f": f, "radius": float(certificate.radius(f))}
-    except (RuntimeError, ValueError) as problem:  # a liar's numbers, too large for a proof, must not cost the round
-        log.warning("No certificate: %s", problem)
-        return {"f": f, "radius": math.inf}
-
-
 def _row(reply: Reply, client: Client | None) -> NodeRecord:
     """The row of a node; `client` is what the aggregation made of its reply, None where it took no part in any."""
     row = NodeRecord(str(reply.node), "train", "dropped", claimed=reply.claimed)
@@ -297,52 +284,4 @@ def _row(reply: Reply, client: Client | None) -> NodeRecord:
         return replace(row, status="rejected", reason=reason, weight=0.0)
     if client is None:
         return with_reason(replace(row, reason="the model was kept"), reply.remark)
-    row = replace(
-        row,
-        status=client.status,
-        reason=client.reason or None,
-        distance=client.distance,
-        threshold=client.threshold,
-        weight=client.weight,
-        samples=client.samples,
-        groups=client.groups or None,
-    )
-    return with_reason(row, reply.remark)
-
-
-def with_reason(row: NodeRecord, reason: str | None) -> NodeRecord:
-    """The row, with one more thing to say about the node."""
-    return row if reason is None else replace(row, reason=f"{row.reason}; {reason}" if row.reason else reason)
-
-
-def log_rows(phase: str, record: RoundRecord, asked: int) -> None:
-    """Log how many of the `asked` nodes were rejected and what the quorum is, and a line for each row that has a reason."""
-    rows = [row for row in record.nodes if row.phase == phase and row.status != "quarantined"]
-    rejected = sum(row.status == "rejected" for row in rows)
-    quorum = record.quorum if phase == "train" else None
-    needs = f", {quorum['usable']} usable, quorum {quorum['needed']}" if quorum else ""
-    log.info("aggregate_%s: %d nodes asked, %d rejected%s", phase, asked, rejected, needs)
-    told = [row for row in rows if row.reason and row.status != "dropped"]
-    for row in told[:MAX_LOGGED]:
-        log.warning("Round %d: node %s %s: %s", record.round, row.node, row.status, row.reason)
-    if len(told) > MAX_LOGGED:
-        more = len(told) - MAX_LOGGED
-        log.warning("Round %d: and %d nodes more, which the record of the round has", record.round, more)
-
-
-def log_suspects(record: RoundRecord, seen: Sequence[Seen], suspects: Sequence[str], nodes: int) -> None:
-    """Log in one line how many nodes a round held down, and who the suspects are so far.
-
-    record    the round
-    seen      what became of its nodes
-    suspects  the suspects so far, the most suspicious first
-    nodes     how many nodes there have been so far
-    """
-    names = {row.node: row.name for row in record.nodes}
-    told = [shown_name(node, names.get(node)) for node in suspects[:MAX_LOGGED]]
-    told += [f"and {len(suspects) - MAX_LOGGED} more"] * (len(suspects) > MAX_LOGGED)
-    log.info(
-        "Round %d: %d of %d nodes held down; suspects so far: %d of %d%s",
-        *(record.round, sum(one.held for one in seen), len(seen), len(suspects), nodes),
-        f": {', '.join(told)}" if told else "",
-    )
+    return with_reason(row_of(row, client), reply.remark)

@@ -15,15 +15,28 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from fedhold.audit import MOST_NAME, Averages, NodeRecord, RoundRecord, append, average_metrics, judge_round, read
+from fedhold.audit import (
+    MOST_NAME,
+    Averages,
+    NodeRecord,
+    RoundRecord,
+    append,
+    average_metrics,
+    judge_round,
+    log_rows,
+    log_suspects,
+    read,
+    with_reason,
+)
 from fedhold.errors import integer, listed, one_line, positive, require
 from fedhold.flower.around import PLAIN_AVERAGE, Inner, Proposal
 from fedhold.flower.model import Model
 from fedhold.flower.quarantine import Quarantine, offenders
-from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies, log_rows, log_suspects, with_reason
+from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies
 from fedhold.flower.state import RobustResult, State, load, save
 from fedhold.flower.validation import Loss, Validation
 from fedhold.groups import Groups, Patterns, check_groups
+from fedhold.kernels import one_blas_thread
 from fedhold.spec import DEFAULT, parse
 from fedhold.transport import Arrays, Limits, Reply, exchange, read_replies, sample, sample_size, wait_for_nodes
 
@@ -269,7 +282,8 @@ class RobustStrategy(FedAvg):
 
         def evaluate_here() -> None:
             if evaluate_fn is not None:
-                state.add_metrics("server", evaluate_fn(state.round, state.model.record()))
+                # In a simulation Ray forks: a child of a process whose threads of BLAS are at work may wait for them for ever.
+                state.add_metrics("server", one_blas_thread(evaluate_fn)(state.round, state.model.record()))
 
         if state.round == 0:
             evaluate_here()
@@ -359,7 +373,7 @@ class RobustStrategy(FedAvg):
             log.warning(told, server_round, corrected)
         if self.validation is not None:
             current.record = self._validated(self.validation, current, read, made.model)
-        log_rows("train", current.record, len(current.train))
+        log_rows("train", current.record, len(current.train), log)
         if self.quarantine is not None:
             seen = judge_round(current.record).values()
             asked = [message.metadata.dst_node_id for message in current.train]
@@ -422,7 +436,7 @@ class RobustStrategy(FedAvg):
         current.record = replace(
             record, nodes=record.nodes + rows, averages={**record.averages, "evaluate": averages.plain}
         )
-        log_rows("evaluate", current.record, len(current.evaluate))
+        log_rows("evaluate", current.record, len(current.evaluate), log)
         if self._inner is None or metrics is None:
             return metrics
         return self._inner.evaluate(server_round, math.fsum(claimed.values()), metrics, current.evaluate[0])
@@ -529,7 +543,7 @@ class RobustStrategy(FedAvg):
             seen = list(judge_round(record).values())
             state.tally = state.tally.after(seen)
             state.remember(record)
-            log_suspects(record, seen, state.tally.suspects(), len(state.tally.counts))
+            log_suspects(record, seen, state.tally.suspects(), len(state.tally.counts), log)
             if self.audit is not None:
                 append(self.audit, record)
             if self.on_round is not None:

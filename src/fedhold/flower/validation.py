@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedhold.audit import NodeRecord
+from fedhold.audit import NodeRecord, with_reason
 from fedhold.errors import integer, one_line
 from fedhold.flower.model import Model
-from fedhold.flower.rounds import with_reason
+from fedhold.kernels import one_blas_thread
 from fedhold.transport import Arrays
 
 Loss = Callable[[ArrayRecord], float]
@@ -39,6 +39,7 @@ class Validation:
         if not callable(self.loss):
             raise TypeError(f"validate must be a function of a model, or Validation(...); got {self.loss!r}.")
 
+    @one_blas_thread
     def root(self, model: Model) -> Arrays | None:
         """The model that the server's own data make of the given one, as if it were a client's."""
         return None if self.train is None else Model.of(self.train(model.record())).arrays
@@ -55,6 +56,7 @@ class Validation:
         drawn = rng.permutation(len(others))[: self.nodes - len(first)]
         return first + [others[i] for i in sorted(drawn)]
 
+    @one_blas_thread
     def measure(
         self, rows: Sequence[NodeRecord], replies: Mapping[int, Arrays], sent: Model, moved: Model | None
     ) -> tuple[list[NodeRecord], dict[str, float]]:

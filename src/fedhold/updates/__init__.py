@@ -15,6 +15,7 @@ Imports: `fedhold.kernels`, `fedhold.storage`, `fedhold.errors`.
 from fedhold.updates.admission import Admission, Sent, admit, gather
 from fedhold.updates.files import (
     DamagedFileError,
+    StoredArray,
     Told,
     open_update,
     open_updates,
@@ -51,6 +52,7 @@ __all__ = [
     "Rejection",
     "Sample",
     "Sent",
+    "StoredArray",
     "Told",
     "Updates",
     "Wanted",

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fedhold.errors import listed, visible
-from fedhold.kernels import BFLOAT16, to_host, widened
+from fedhold.kernels import BFLOAT16, dtype_name, host, narrowed, to_host, widened
 from fedhold.sizes import TILE
 from fedhold.storage import whole_file
 from fedhold.updates.mistakes import mistake
@@ -106,8 +107,8 @@ class StoredArray:
 
     @property
     def stand_in(self) -> NDArray[Any]:
-        """Zeros of this shape and dtype that take no memory (float32 for bfloat16)."""
-        return np.broadcast_to(np.zeros((), "float32" if self.code == "bfloat16" else self.dtype), self.shape)
+        """Zeros of this shape and dtype that take no memory (for bfloat16, float32 where ml_dtypes is not installed)."""
+        return np.broadcast_to(np.zeros((), _bfloat16() if self.code == "bfloat16" else self.dtype), self.shape)
 
     def read(self, start: int, out: NDArray[Any]) -> None:
         """Fill the one-dimensional array `out` with the numbers from `start` on."""
@@ -124,10 +125,10 @@ class StoredArray:
             out[:] = to_host(raw, None)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """The whole array in memory, for callers that need all of it."""
+        """The whole array in memory, for callers that need all of it; bfloat16 as float32."""
         if copy is False:
             raise ValueError(f"{self.path} is on disk: an array of it is a copy. Leave copy=False out.")
-        numbers = np.empty(prod(self.shape), self.stand_in.dtype)
+        numbers = np.empty(prod(self.shape), "float32" if self.code == "bfloat16" else self.dtype)
         self.read(0, numbers)
         return numbers.reshape(self.shape).astype(dtype or numbers.dtype, copy=False)
 
@@ -153,6 +154,16 @@ class StoredArray:
                 os.posix_fadvise(file.fileno(), offset + done, done, os.POSIX_FADV_WILLNEED)
         if self.on_read is not None:
             self.on_read(len(buffer))
+
+
+@cache
+def _bfloat16() -> np.dtype[Any]:
+    """The dtype of bfloat16 that NumPy lacks and ml_dtypes has, or float32."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return np.dtype("float32")
+    return np.dtype(ml_dtypes.bfloat16)
 
 
 @contextmanager
@@ -408,7 +419,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def save_update(value: Any, path: str | os.PathLike[str]) -> None:
     """Write one update, such as `result.value`: an array to a .npy file, a dict of arrays to a .safetensors file.
 
-    value  an array, or a dict of arrays by name; of floats or integers
+    value  an array, or a dict of arrays by name, such as a state dict of torch; of floats or integers, bfloat16 in dicts only
     path   where to write: a name that ends in .npy for an array, in .safetensors for a dict
 
     If the write is interrupted, the file is not there, or is the one that was there before.
@@ -427,12 +438,12 @@ def save_update(value: Any, path: str | os.PathLike[str]) -> None:
     arrays = value if isinstance(value, dict) else {"": value}
     if suffix != (".safetensors" if isinstance(value, dict) else ".npy"):
         raise ValueError(f"{path} must end in .npy for an array, or in .safetensors for a dict of arrays. Rename it.")
-    parts = {name: np.asarray(array) for name, array in arrays.items()}
+    parts = {name: _in_memory(array) for name, array in arrays.items()}
     for name, part in parts.items():
-        if not isinstance(name, str) or _code(part) not in NAMES:
+        if not isinstance(name, str) or _code(part) not in NAMES or (suffix == ".npy" and _code(part) == "bfloat16"):
             raise TypeError(
-                f"dtype {part.dtype} at [{name!r}] cannot be saved. Pass an array, or a dict of arrays by name, of floats "
-                f"or integers: {listed(NAMES[code] for code in NAMES)}."
+                f"dtype {dtype_name(part)} at [{name!r}] cannot be saved. Pass an array, or a dict of arrays by name, of "
+                f"floats or integers: {listed(NAMES[code] for code in NAMES)}."
             )
     with whole_file(path) as file:
         if suffix == ".npy":
@@ -447,8 +458,15 @@ def save_update(value: Any, path: str | os.PathLike[str]) -> None:
             _write(file, parts[name])
 
 
+def _in_memory(array: Any) -> NDArray[Any]:
+    """An array of any library in host memory, without its gradient; bfloat16 as BFLOAT16."""
+    if isinstance(array, StoredArray) and array.code == "bfloat16":
+        return narrowed(np.asarray(array), BFLOAT16)  # They were bfloat16, so nothing is rounded.
+    return np.asarray(host(array.cpu() if hasattr(array, "cpu") else array))
+
+
 def _code(array: NDArray[Any]) -> str:
-    return array.dtype.newbyteorder("<").str
+    return "bfloat16" if dtype_name(array) == "bfloat16" else array.dtype.newbyteorder("<").str
 
 
 def _safetensors_header(ordered: list[str], parts: dict[str, NDArray[Any]]) -> bytes:
@@ -464,5 +482,7 @@ def _safetensors_header(ordered: list[str], parts: dict[str, NDArray[Any]]) -> b
 
 
 def _write(file: BinaryIO, array: NDArray[Any]) -> None:
-    for start in range(0, array.size, TILE):
-        file.write(array.flat[start : start + TILE].astype(_code(array), copy=False).data)
+    code = _code(array)
+    numbers, code = (array.view(np.uint16), "<u2") if code == "bfloat16" else (array, code)
+    for start in range(0, numbers.size, TILE):
+        file.write(numbers.flat[start : start + TILE].astype(code, copy=False).data)
