@@ -1,8 +1,9 @@
 """Audits of deployed runs: what was done to every node in every round.
 
-A server appends one RoundRecord per round to a file. What leaves is the list of suspects, a page with its numbers as CSV
-(`report_audit`), and a live view in the terminal (`watch`). It may import `fedhold.report`, `fedhold.storage` and what lies
-below them, but no server framework and nothing of the laboratory.
+A server appends one RoundRecord per round to a file, whose lines are a chain of hashes. What leaves is the list of suspects,
+a page with its numbers as CSV (`report_audit`), a live view in the terminal (`watch`), and proofs: `verify` checks a file, and
+`receipt` is one node's part of it, which `verify_receipt` checks. It may import `fedhold.report`, `fedhold.storage` and what
+lies below them, but no server framework and nothing of the laboratory.
 """
 
 from __future__ import annotations
@@ -10,9 +11,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedhold.audit.chain import (
+    Receipt,
+    Verified,
+    append,
+    array_hash,
+    is_receipt,
+    read_private_key,
+    read_public_key,
+    receipt,
+    verify,
+    verify_receipt,
+)
 from fedhold.audit.metrics import Averages, average_metrics
 from fedhold.audit.page import report_audit
-from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, append, find_audit, read
+from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, find_audit, read
 from fedhold.audit.suspects import MOST_NAME, Seen, Standing, Tally, judge_round, shown_name, standings
 
 if TYPE_CHECKING:
@@ -23,18 +36,27 @@ __all__ = [
     "STATUSES",
     "Averages",
     "NodeRecord",
+    "Receipt",
     "RoundRecord",
     "Seen",
     "Standing",
     "Tally",
+    "Verified",
     "append",
+    "array_hash",
     "average_metrics",
     "find_audit",
+    "is_receipt",
     "judge_round",
     "read",
+    "read_private_key",
+    "read_public_key",
+    "receipt",
     "report_audit",
     "shown_name",
     "standings",
+    "verify",
+    "verify_receipt",
     "watch",
 ]
 

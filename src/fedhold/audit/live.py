@@ -39,6 +39,8 @@ STYLES = {COUNTED: "green", HELD_DOWN: "yellow", "rejected": "bold red", "quaran
 BAR = 8  # characters for a share of FULL
 POINTS = 16  # of a sparkline
 MOST_METRICS, MOST_SUSPECTS = 6, 5
+MOST_ROWS = 1000  # nodes of a screen that has no height
+MOST_HELD = 100  # nodes that the line of a round names
 TAKEN = 62  # columns of the screen that the table of nodes needs beside names and reasons
 MOST_CALLED = 16  # characters of a node's name in that table
 
@@ -148,7 +150,7 @@ class Scoreboard:
     rounds     of the run
     notes      lines below the rest
     encoding   of the terminal, which decides the characters that can be shown
-    rows       how many nodes to show; None for all
+    rows       how many nodes to show; None for as many as a page may have
     """
 
     rounds: Sequence[RoundRecord]
@@ -207,7 +209,7 @@ class Scoreboard:
         table = table_of(*("node", "status", "share", "rejected", HELD_DOWN, "reason"), numbers=("rejected", HELD_DOWN))
         for column in table.columns:  # cut what would need a second line: the height of the screen is counted in nodes
             column.no_wrap, column.overflow = True, "crop"
-        shown = ranked[: self.rows]
+        shown = ranked[: self.rows or MOST_ROWS]
         called = [self._say(shown_name(one.node, one.name and one.name[:MOST_CALLED], names)) for one in shown]
         left = max(8, room - max(map(len, called), default=0))
         for one, name in zip(shown, called, strict=True):
@@ -225,11 +227,11 @@ class Scoreboard:
         yield Text("" if now is None else self._say("; ".join(now.reasons), room))
 
     def _suspects(self, ranked: Sequence[Standing]) -> Iterable[Text]:
-        if self.rows is not None and len(ranked) > self.rows:
-            yield self._soft(f"and {len(ranked) - self.rows} nodes more")
+        if (more := len(ranked) - (self.rows or MOST_ROWS)) > 0:
+            yield self._soft(f"and {more} nodes more")
         suspects = [one for one in ranked if one.is_suspect]
         yield Text(f"Suspects: {len(suspects)} of {len(ranked)} nodes", "bold")
-        for one in suspects if self.rows is None else suspects[:MOST_SUSPECTS]:
+        for one in suspects[: MOST_SUSPECTS if self.rows else MOST_ROWS]:
             why = f": {self._say(one.reasons[0][0])}" if one.reasons else ""
             held = f"{HELD_DOWN} in {one.held} of {one.asked} rounds{why}"
             yield Text(
@@ -252,10 +254,9 @@ def round_line(record: RoundRecord, encoding: str = "utf-8") -> str:
     """One round as one line of plain text, for a log."""
     seen = judge_round(record)
     names = short_names(list(seen))
-    held = [
-        f"{shown_name(one.node, one.name, names)} ({'; '.join(one.reasons) or one.status})"
-        for one in seen.values()
-        if one.held
+    held = [one for one in seen.values() if one.held]
+    told = [
+        f"{shown_name(one.node, one.name, names)} ({'; '.join(one.reasons) or one.status})" for one in held[:MOST_HELD]
     ]
     kept = f"no new model: {record.note or 'no reason was written'}"
     metrics = [
@@ -266,7 +267,7 @@ def round_line(record: RoundRecord, encoding: str = "utf-8") -> str:
     parts = [
         *(f"round {record.round}", rule_of(record), "aggregated" if record.outcome == "aggregated" else kept),
         *(*_facts(record), *metrics[:MOST_METRICS]),
-        f"{HELD_DOWN} {len(held)} of {len(seen)}" + (f": {', '.join(held)}" if held else ""),
+        f"{HELD_DOWN} {len(held)} of {len(seen)}" + (f": {', '.join(told)}" if told else ""),
     ]
     return "  ".join(visible(part, MOST_SAID, encoding=encoding) for part in parts)
 

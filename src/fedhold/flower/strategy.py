@@ -15,12 +15,31 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from fedhold.audit import MOST_NAME, Averages, NodeRecord, RoundRecord, append, average_metrics, judge_round, read
+from fedhold.audit import (
+    MOST_NAME,
+    Averages,
+    NodeRecord,
+    RoundRecord,
+    append,
+    average_metrics,
+    judge_round,
+    read,
+    read_private_key,
+)
 from fedhold.errors import integer, listed, one_line, positive, require
 from fedhold.flower.around import PLAIN_AVERAGE, Inner, Proposal
 from fedhold.flower.model import Model
 from fedhold.flower.quarantine import Quarantine, offenders
-from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies, log_rows, log_suspects, with_reason
+from fedhold.flower.rounds import (
+    Outcome,
+    Round,
+    Rule,
+    aggregate_replies,
+    log_rows,
+    log_suspects,
+    with_hashes,
+    with_reason,
+)
 from fedhold.flower.state import RobustResult, State, load, save
 from fedhold.flower.validation import Loss, Validation
 from fedhold.spec import DEFAULT, parse
@@ -44,6 +63,8 @@ class RobustStrategy(FedAvg):
     sample_cap        as for aggregate(); the n_i are the clients' `weighted_by_key`
     byzantine         f of the certificate in the audit; a fifth of the admitted clients unless given
     audit             a file that gets one JSON line per round: what was done to every node, and why
+    audit_key         a PEM file with an Ed25519 private key that signs every line of the audit; needs the extra `sign`
+    audit_max_bytes   a larger audit goes on in a new file; the full one gets a number, such as audit.jsonl.1
     checkpoint        a folder for the state after every round; `resume` goes on from it
     quarantine        Quarantine(...): leave nodes that offend again and again out of sampling for a while
     quorum            the model is kept unless more than this fraction of the nodes asked send a usable reply; a half unless
@@ -74,6 +95,8 @@ class RobustStrategy(FedAvg):
         sample_cap: float | None = 3.0,
         byzantine: int | None = None,
         audit: str | Path | None = None,
+        audit_key: str | Path | None = None,
+        audit_max_bytes: int | None = None,
         checkpoint: str | Path | None = None,
         quarantine: Quarantine | None = None,
         quorum: float = 0.5,
@@ -99,6 +122,10 @@ class RobustStrategy(FedAvg):
         self.on_round = on_round
         self.name_key = name_key
         self.audit = None if audit is None else Path(audit)
+        self.audit_key = None if audit_key is None else read_private_key(Path(audit_key))
+        self.audit_max_bytes = (
+            None if audit_max_bytes is None else integer(audit_max_bytes, "audit_max_bytes", at_least=1)
+        )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.quarantine = quarantine
         self.max_reply_bytes = None if max_reply_bytes is None else integer(max_reply_bytes, "max_reply_bytes")
@@ -328,6 +355,8 @@ class RobustStrategy(FedAvg):
             nodes=tuple(with_reason(row, averages.reasons.get(int(row.node))) for row in rows),
             averages={"train": averages.plain},
         )
+        if self.audit is not None:
+            current.record = with_hashes(current.record, read, current.model, made.model)
         if self.validation is not None:
             current.record = self._validated(self.validation, current, read, made.model)
         log_rows("train", current.record, len(current.train))
@@ -486,7 +515,7 @@ class RobustStrategy(FedAvg):
             state.remember(record)
             log_suspects(record, seen, state.tally.suspects(), len(state.tally.counts))
             if self.audit is not None:
-                append(self.audit, record)
+                append(self.audit, record, key=self.audit_key, max_bytes=self.audit_max_bytes)
             if self.on_round is not None:
                 try:
                     self.on_round(record)
