@@ -205,7 +205,7 @@ def record_of(line: Mapping[str, Any]) -> RoundRecord:
     return record
 
 
-def _made(kind: type[Any], given: object) -> Any:
+def _made(kind: Any, given: object) -> Any:
     """The NodeRecord or RoundRecord with these fields."""
     if not isinstance(given, dict):
         raise ValueError("a row of `nodes` is no object")
@@ -221,7 +221,7 @@ def _made(kind: type[Any], given: object) -> Any:
 
 
 @cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
