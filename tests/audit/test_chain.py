@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 import subprocess
 import sys
 
@@ -163,6 +164,15 @@ def test_a_row_may_not_be_replaced_by_its_hash(chain):
     line = json.loads(chain[0][0])
     line["nodes"][0] = hashlib.sha256(written(line["nodes"][0])).hexdigest()
     assert "a row of `nodes` is no object" in problems(chain, [written(line) + b"\n", *chain[0][1:]])[0]
+
+
+def test_every_field_of_a_line_is_documented(chain):
+    """The reference is made of these docstrings."""
+    line = json.loads(chain[0][0])
+    for name in line:
+        assert re.search(rf"^    {name}  +\S", RoundRecord.__doc__, re.MULTILINE), name
+    for name in line["nodes"][0]:
+        assert re.search(rf"^    {name}  +\S", NodeRecord.__doc__, re.MULTILINE), name
 
 
 # Receipts

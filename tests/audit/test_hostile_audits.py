@@ -153,7 +153,7 @@ def test_texts_of_the_whole_file_are_shown_as_escapes(tmp_path, lines):
 def test_a_crowd_in_one_line_is_a_report(tmp_path, lines):
     """Seconds of this process, and not of its neighbours."""
     row = json.loads(lines[0])["nodes"][0]
-    crowd = json.dumps([{**row, "node": str(10**18 + k), "reason": f"r{k}"} for k in range(5_000)])
-    metrics = json.dumps({f"m{k}": k for k in range(5_000)})
+    crowd = json.dumps([{**row, "node": str(10**18 + k), "reason": f"r{k}"} for k in range(2_000)])
+    metrics = json.dumps({f"m{k}": k for k in range(2_000)})
     data = put(put(lines[0], ("nodes",), crowd), ("metrics", "train"), metrics)
     assert ends_well(tmp_path, data, [("watch", "--once"), ("verify",), ("report",)]) == [0, 1, 0]

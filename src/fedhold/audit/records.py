@@ -73,7 +73,10 @@ class RoundRecord:
     time          when it ended, as ISO 8601
     rule          the aggregation rule with its parameters, as a spec
     outcome       "aggregated", or "kept": the model stayed as it was, and `note` says why
-    converged     whether the rule converged, and in how many `iterations`; None for rules that do not iterate
+    nodes         the NodeRecords
+    note          why the model stayed as it was
+    converged     whether the rule converged; None for rules that do not iterate
+    iterations    how many it took; None for rules that do not iterate
     certificate   {"f": ..., "radius": ... or None}; None for rules without one
     seconds       {"round": ..., "aggregation": ...}
     metrics       {"train": {...}, "evaluate": {...}, "server": {...}}, each as far as there were any
