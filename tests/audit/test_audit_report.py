@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from audits import CAPPED, ESCAPES, LIARS, METRIC, NODES, SCRIPT, record, records
 from browser import probe_page
+from fedhold.audit.chain import append
 from fedhold.audit.page import (
     EVALUATION,
     MARKS,
@@ -21,7 +22,7 @@ from fedhold.audit.page import (
     report_audit,
     write_audit,
 )
-from fedhold.audit.records import NodeRecord, append, metric_series, number_of
+from fedhold.audit.records import NodeRecord, metric_series, number_of
 from fedhold.audit.suspects import FAR, Tally, judge_round, standings
 from fedhold.cli.app import app
 
@@ -353,7 +354,7 @@ def test_what_is_no_audit_is_an_error(tmp_path):
     (tmp_path / "no.jsonl").write_text("not this\n", encoding="utf-8")
     (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
     for name, told in {
-        "no.jsonl": "is not JSON: no audit.",
+        "no.jsonl": "line 1, is no round of an audit: it is not JSON.",
         "empty.jsonl": "holds no finished round yet",
         "nowhere.jsonl": "does not exist. A strategy writes it",
         "": "holds 2 audits: empty.jsonl, no.jsonl. Name one of them.",

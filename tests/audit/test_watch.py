@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from audits import ESCAPES, LIARS, METRIC, NODES, SCRIPT, record, records
+from fedhold.audit.chain import append
 from fedhold.audit.live import Follower, Scoreboard, round_line, sparkline
-from fedhold.audit.records import append
 from fedhold.cli.app import app
 
 COLOURS = re.compile(r"\x1b\[[\d;]*m")  # what the scoreboard itself may send to a terminal, beside moving the cursor
@@ -79,7 +79,7 @@ def test_a_file_is_followed_through_all_its_changes(tmp_path):
     assert ({each.run for each in follower.rounds}, rounds()) == ({"another"}, [1, 2, 3])
     path.write_text("no audit\n", encoding="utf-8")
     assert follower.look()
-    assert "no audit" in str(follower.problem)
+    assert "it is not JSON" in str(follower.problem)
     path.unlink()
     assert follower.look()
     assert (rounds(), follower.problem) == ([], None)

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fedhold import aggregate
+from fedhold.audit import array_hash, verify
 from fedhold.audit.records import STATUSES, read
 from fedhold.flower import RobustStrategy
 from fedhold.flower.model import Model
@@ -434,9 +437,48 @@ def test_a_half_written_line_is_left_out_and_told(tmp_path):
     told = []
     assert [record.round for record in read(path, told.append)] == [1]
     assert "line 2 was not written to its end" in told[0]
-    run(RobustStrategy(audit=path))  # another run goes on below the torn line
+    run(RobustStrategy(audit=path))  # another run goes on in place of the torn line
     assert [record.round for record in read(path, told.append)] == [1]
     assert "2 runs" in told[-1]
+    assert verify(path).problems == []
+
+
+def test_the_audit_has_the_hashes_of_updates_and_models(tmp_path):
+    """Those that a node, and whoever keeps the models, compute by themselves."""
+    sent, path = {}, tmp_path / "a"
+
+    def remembered(message, reply):
+        record = next(iter(reply.content.array_records.values()))
+        sent[message.metadata.dst_node_id] = {key: array.numpy() for key, array in record.items()}
+        return reply
+
+    grid = LocalGrid(client_app(), M, {**dict.fromkeys(range(M), remembered), 5: NAN})
+    result = run(RobustStrategy(audit=path, fraction_evaluate=0.0), grid)
+    (record,) = read(path)
+    rows = {int(row.node): row for row in record.nodes if row.phase == "train"}
+    assert all(rows[node].update == array_hash(arrays) for node, arrays in sent.items())
+    assert len(sent) == M - 1
+    assert record.model == {
+        "before": array_hash({key: array.numpy() for key, array in model().items()}),
+        "after": array_hash({key: array.numpy() for key, array in result.arrays.items()}),
+    }
+
+
+def test_a_kept_model_has_one_hash_and_signed_audits_go_on_in_new_files(tmp_path):
+    key = Ed25519PrivateKey.generate()
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (tmp_path / "key").write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))
+    path = tmp_path / "audit.jsonl"
+    strategy = RobustStrategy(audit=path, audit_key=tmp_path / "key", audit_max_bytes=1, fraction_evaluate=0.0)
+    run(strategy, LocalGrid(client_app(), M, dict.fromkeys(range(M - 2), NAN)), rounds=3)
+    found = verify(path, public_key=key.public_key())
+    assert (found.problems, found.lines, found.signed) == ([], 3, 3)
+    assert (tmp_path / "audit.jsonl.2").exists()
+    for record in read(path):
+        assert record.outcome == "kept"
+        assert record.model["before"] == record.model["after"]
+    with pytest.raises(ValueError, match="no Ed25519 private key"):
+        RobustStrategy(audit=path, audit_key=path)
 
 
 @pytest.mark.parametrize("text", ["no audit", '{"some": "json"}', '{"format": 2}', '{"format": 1, "nodes": 3}', "[1]"])

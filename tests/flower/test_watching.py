@@ -2,6 +2,7 @@
 
 import logging
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,7 +67,8 @@ def test_the_result_carries_the_records_of_the_audit(tmp_path):
     assert [record.round for record in again.records] == [1, 2, 3]
     written = read(tmp_path / "a")
     assert [record.nodes for record in result.records] == [record.nodes for record in written]
-    assert [record.nodes for record in again.records] == [record.nodes for record in written]
+    unhashed = [tuple(replace(row, update=None) for row in record.nodes) for record in written]
+    assert [record.nodes for record in again.records] == unhashed
     assert [(one.node, one.held) for one in again.suspects] == [(str(FIRST + 4), 3)]
     assert "Global Arrays" in str(again)  # Flower's own text
 

@@ -1,8 +1,9 @@
 """Audits of deployed runs: what was done to every node in every round.
 
-A server appends one RoundRecord per round to a file. What leaves is the list of suspects, a page with its numbers as CSV
-(`report_audit`), and a live view in the terminal (`watch`). It may import `fedhold.report`, `fedhold.storage` and what lies
-below them, but no server framework and nothing of the laboratory.
+A server appends one RoundRecord per round to a file, whose lines are a chain of hashes. What leaves is the list of suspects,
+a page with its numbers as CSV (`report_audit`), a live view in the terminal (`watch`), and proofs: `verify` checks a file, and
+`receipt` is one node's part of it, which `verify_receipt` checks. It may import `fedhold.report`, `fedhold.storage` and what
+lies below them, but no server framework and nothing of the laboratory.
 """
 
 from __future__ import annotations
@@ -10,10 +11,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedhold.audit.chain import (
+    Receipt,
+    Verified,
+    append,
+    array_hash,
+    is_receipt,
+    read_private_key,
+    read_public_key,
+    receipt,
+    verify,
+    verify_receipt,
+)
 from fedhold.audit.metrics import Averages, average_metrics
 from fedhold.audit.openmetrics import OpenMetrics
 from fedhold.audit.page import report_audit
-from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, append, find_audit, read
+from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, find_audit, read
 from fedhold.audit.rounds import certificate_of, log_rows, log_suspects, row_of, with_reason
 from fedhold.audit.suspects import (
     MOST_NAME,
@@ -36,24 +49,33 @@ __all__ = [
     "Averages",
     "NodeRecord",
     "OpenMetrics",
+    "Receipt",
     "RoundRecord",
     "Seen",
     "Standing",
     "Tally",
+    "Verified",
     "append",
+    "array_hash",
     "as_text",
     "average_metrics",
     "certificate_of",
     "find_audit",
+    "is_receipt",
     "judge_round",
     "log_rows",
     "log_suspects",
     "read",
+    "read_private_key",
+    "read_public_key",
+    "receipt",
     "report_audit",
     "row_of",
     "shown_name",
     "standing_facts",
     "standings",
+    "verify",
+    "verify_receipt",
     "watch",
     "with_reason",
 ]

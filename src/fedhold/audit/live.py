@@ -44,6 +44,8 @@ STYLES = {COUNTED: "green", HELD_DOWN: "yellow", "rejected": "bold red", "quaran
 BAR = 8  # characters for a share of FULL
 POINTS = 16  # of a sparkline
 MOST_METRICS, MOST_SUSPECTS = 6, 5
+MOST_ROWS = 1000  # nodes of a screen that has no height
+MOST_HELD = 100  # nodes that the line of a round names
 TAKEN = 62  # columns of the screen that the table of nodes needs beside names and reasons
 MOST_CALLED = 16  # characters of a node's name in that table
 
@@ -271,10 +273,9 @@ def round_line(record: RoundRecord, encoding: str = "utf-8") -> str:
     """One round as one line of plain text, for a log."""
     seen = judge_round(record)
     names = short_names(list(seen))
-    held = [
-        f"{shown_name(one.node, one.name, names)} ({'; '.join(one.reasons) or one.status})"
-        for one in seen.values()
-        if one.held
+    held = [one for one in seen.values() if one.held]
+    told = [
+        f"{shown_name(one.node, one.name, names)} ({'; '.join(one.reasons) or one.status})" for one in held[:MOST_HELD]
     ]
     kept = f"no new model: {record.note or 'no reason was written'}"
     metrics = [
@@ -285,7 +286,7 @@ def round_line(record: RoundRecord, encoding: str = "utf-8") -> str:
     parts = [
         *(f"round {record.round}", rule_of(record), "aggregated" if record.outcome == "aggregated" else kept),
         *(*_facts(record), *metrics[:MOST_METRICS]),
-        f"{HELD_DOWN} {len(held)} of {len(seen)}" + (f": {', '.join(held)}" if held else ""),
+        f"{HELD_DOWN} {len(held)} of {len(seen)}" + (f": {', '.join(told)}" if told else ""),
     ]
     return "  ".join(visible(part, MOST_SAID, encoding=encoding) for part in parts)
 

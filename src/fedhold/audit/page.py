@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,7 @@ def report_audit(
         raise ValueError(f"{audit} holds no finished round yet. Follow it with: fedhold watch {audit}")
     alone = all(other == audit for other in audit.parent.glob("*.jsonl"))
     place = out or (audit.parent if alone else audit.parent / f"{audit.stem}-report")
-    title = f"Audit of {audit.name}"
+    title = f"Audit of {visible(audit.name)}"
     path = write_audit(place, rounds, title=title, notes=notes, beside=beside)
     return path, [one for one in standings(rounds) if one.is_suspect]
 
@@ -116,14 +117,15 @@ def write_audit(
 
     `notes` go into its summary, and the curves `beside` into its charts of metrics, as in report_audit().
     """
-    ranked, metrics, below = standings(rounds), _metric_charts(rounds, beside or {}), _other_charts(rounds)
+    ranked, series, below = standings(rounds), metric_series(rounds), _other_charts(rounds)
+    metrics = _metric_charts(dict(islice(series.items(), MOST_CHARTS)), rounds, beside or {})
     styles = plain_styles(line.label for chart in [*metrics, *below] for line in chart.curves)
     metrics, below = ([replace(chart, styles=styles) for chart in charts] for charts in (metrics, below))
     sections = [
         Section("Summary", _summary(rounds, ranked, notes)),
         Section("Who was held down", [Paragraph(HEAT), node_map(rounds, ranked)] if ranked else []),
         Section("Suspects", _suspects(ranked)),
-        Section("Metrics", _metrics(metrics)),
+        Section("Metrics", _metrics(metrics, len(series))),
         Section("Certificate and time", [_proven(rounds), *([Cards(below)] if below else [])]),
         Section("Claims", _claims(rounds)),
         Section("Files", [Paragraph("Beside this page: the numbers in numbers/*.csv.")]),
@@ -187,10 +189,10 @@ def _standings(ranked: Sequence[Standing]) -> list[Block]:
     return blocks
 
 
-def _metrics(charts: Sequence[Chart]) -> list[Block]:
-    more = f"The first {MOST_CHARTS} of {len(charts)}; all are in numbers/metrics.csv."
-    cut = [Paragraph(more)] if len(charts) > MOST_CHARTS else []
-    return [*cut, Cards(charts[:MOST_CHARTS])] if charts else []
+def _metrics(charts: Sequence[Chart], count: int) -> list[Block]:
+    """The charts of the first metrics, of `count` in all."""
+    more = f"The first {MOST_CHARTS} of {count}; all are in numbers/metrics.csv."
+    return [*([Paragraph(more)] if count > MOST_CHARTS else []), Cards(charts)] if charts else []
 
 
 def _proven(rounds: Sequence[RoundRecord]) -> Block:
@@ -237,16 +239,19 @@ def _code(seen: Seen) -> int:
     return UNWEIGHED if seen.share is None else WEIGHED
 
 
-def _metric_charts(rounds: Sequence[RoundRecord], beside: Mapping[str, Mapping[str, Series]]) -> list[Chart]:
+def _metric_charts(
+    series: Mapping[str, Mapping[str, Series]],
+    rounds: Sequence[RoundRecord],
+    beside: Mapping[str, Mapping[str, Series]],
+) -> list[Chart]:
     return [
-        _chart(visible(name, 60), "value", {**lines, **beside.get(name, {})}, rounds)
-        for name, lines in metric_series(rounds).items()
+        _chart(visible(name, 60), "value", {**lines, **beside.get(name, {})}, rounds) for name, lines in series.items()
     ]
 
 
 def _other_charts(rounds: Sequence[RoundRecord]) -> list[Chart]:
     """The radius and the seconds of each round, as far as there are any."""
-    fs = ranges(int(record.certificate["f"]) for record in rounds if record.certificate)
+    fs = ranges(int(f) for record in rounds if (f := (record.certificate or {}).get("f")) is not None)
     parts = {part: line for part in ("round", "aggregation") if (line := seconds_series(rounds, part))}
     radius = _chart(f"Radius for f = {fs}", "radius", {"radius": radius_series(rounds)}, rounds)
     seconds = _chart("Seconds per round", "seconds", parts, rounds)
@@ -343,7 +348,12 @@ def _round_row(record: RoundRecord) -> dict[str, object]:
     seen = judge_round(record).values()
     proof, quorum, loss = record.certificate or {}, record.quorum or {}, record.validation or {}
     return {
-        **{"round": record.round, "time": record.time, "run": record.run, "rule": quoted(rule_of(record))},
+        **{
+            "round": record.round,
+            "time": quoted(record.time),
+            "run": quoted(record.run),
+            "rule": quoted(rule_of(record)),
+        },
         **{"f": record.f, "outcome": record.outcome, "note": quoted(record.note or "")},
         **{"nodes": len(seen), HELD_DOWN: sum(one.held for one in seen)},
         **{"asked": quorum.get("asked"), "usable": quorum.get("usable"), "quorum": quorum.get("needed")},

@@ -1,6 +1,7 @@
 """The audit of a deployed run: one JSON line per round, appended, that says what was done to every node.
 
-First how rounds are written and read, then what can be read from them by round: the rule, metrics, radius and seconds.
+First what a line holds and how lines are read without trust, then what can be read from them by round: the rule, metrics,
+radius and seconds. `fedhold.audit.chain` writes them.
 """
 
 from __future__ import annotations
@@ -8,17 +9,24 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from fedhold.report import visible
 
 FORMAT = 1
 STATUSES = ("kept", "clipped", "dropped", "rejected", "quarantined")
+PHASES = ("train", "evaluate")
+OUTCOMES = ("aggregated", "kept")
+LINKS = ("previous", "hash", "signature")  # the keys of a line that bind it to the others
+MAX_ROUND = 100_000  # charts have a place for each round up to the last
+MAX_NODE_ID = 200  # characters
 
 Series = Mapping[int, float]  # round -> value
 
@@ -43,6 +51,7 @@ class NodeRecord:
                worst
     cosine     of the angle between its update and the aggregate of the others; measured in rounds in which some node has
                little weight
+    update     the SHA-256 of the arrays that it sent, as array_hash() computes it; None where none could be read
     """
 
     node: str
@@ -58,6 +67,7 @@ class NodeRecord:
     effect: float | None = None
     groups: Mapping[str, str] | None = None
     cosine: float | None = None
+    update: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,10 @@ class RoundRecord:
     time          when it ended, as ISO 8601
     rule          the aggregation rule with its parameters, as a spec
     outcome       "aggregated", or "kept": the model stayed as it was, and `note` says why
-    converged     whether the rule converged, and in how many `iterations`; None for rules that do not iterate
+    nodes         the NodeRecords
+    note          why the model stayed as it was
+    converged     whether the rule converged; None for rules that do not iterate
+    iterations    how many it took; None for rules that do not iterate
     certificate   {"f": ..., "radius": ... or None}; None for rules without one
     seconds       {"round": ..., "aggregation": ...}
     metrics       {"train": {...}, "evaluate": {...}, "server": {...}}, each as far as there were any
@@ -82,6 +95,15 @@ class RoundRecord:
     validation    {"before": ..., "after": ...}: the loss of the model on data of the server; None without such data
     corrected     how many numbers of the new model were raised because they are negative, or far too small, where no client's
                   are, such as variances
+    model         {"before": ..., "after": ...}: the SHA-256 of the model that was sent, and of the one after the round, as
+                  array_hash() computes it
+
+    Its line in the file is a JSON object with these fields and four more:
+
+    format        the version of this schema, 1
+    previous      the hash of the line before; 64 zeros in the first
+    hash          of this line, as `fedhold.audit.chain` defines it
+    signature     Ed25519, of the text "fedhold audit line " and the hash, as 128 hexadecimal digits; null without a key
     """
 
     run: str
@@ -93,57 +115,50 @@ class RoundRecord:
     note: str | None = None
     converged: bool | None = None
     iterations: int | None = None
-    certificate: Mapping[str, Any] | None = None
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    certificate: Mapping[str, float | None] | None = None
+    seconds: Mapping[str, float | None] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     averages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quorum: Mapping[str, int] | None = None
     f: int | None = None
     scale: float | None = None
-    validation: Mapping[str, float] | None = None
+    validation: Mapping[str, float | None] | None = None
     corrected: int = 0
+    model: Mapping[str, str] | None = None
 
 
-def append(path: Path, record: RoundRecord) -> None:
-    """Put one round at the end of the file, on the disk before this returns. Numbers that are not finite become null."""
-    line = json.dumps(_finite({"format": FORMAT, **asdict(record)}), allow_nan=False, ensure_ascii=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # the process that wrote before was killed in the middle of a line
-                line = "\n" + line
-        file.write(line.encode("utf-8", errors="replace") + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+def audit_files(path: Path) -> list[Path]:
+    """The files of an audit in their order: those that were full and got a number, and `path` itself where it is there."""
+    numbered = [
+        (int(file.suffix[1:]), file)
+        for file in (path.parent.iterdir() if path.parent.is_dir() else ())
+        if re.fullmatch(r"\.[1-9][0-9]{0,8}", file.suffix) and file.name.removesuffix(file.suffix) == path.name
+    ]
+    return [*(file for _, file in sorted(numbered)), *([path] if path.exists() else [])]
 
 
 def read(path: Path, tell: Callable[[str], None] | None = None) -> list[RoundRecord]:
-    """The rounds of the last run in the file, in order; of a round that is there twice, the later line.
+    """The rounds of the last run in the audit, in order; of a round that is there twice, the later line.
 
-    path   the audit file
-    tell   is called with a sentence about each line that was not written to its end, and is skipped, and about runs
-           before the last one; by default these sentences go to the log
+    path   the audit file; those that were full before it, `audit.jsonl.1` and so on, are read, too
+    tell   is called with a sentence about a last line that was not written to its end, and is skipped, and about runs before
+           the last one; by default these sentences go to the log
 
-    A file of another kind or format is a ValueError.
+    A file of another kind or format is a ValueError. Hashes are not checked here: that is what `fedhold verify` is for.
     """
     warn = logging.getLogger("fedhold").warning if tell is None else tell
     rounds: list[RoundRecord] = []
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            # The last line may still be being written, and a run that was killed and resumed goes on below a torn line.
-            if number != len(lines) and not line.startswith(b'{"format"'):
-                raise ValueError(
-                    f"{path}, line {number}, is not JSON: no audit. Pass the file a strategy wrote."
-                ) from None
-            warn(f"{visible(path)}: line {number} was not written to its end, and is left out.")
-            continue
-        rounds.append(_round(row, path, number))
+    for file in audit_files(path) or [path]:
+        lines = file.read_bytes().split(b"\n")
+        for number, line in enumerate(lines, start=1):
+            if line.strip() and number == len(lines):
+                warn(f"{visible(file)}: line {number} was not written to its end, and is left out.")
+            elif line.strip():
+                try:
+                    rounds.append(record_of(object_of(line.decode())))
+                except ValueError as problem:
+                    told = f"{file}, line {number}, is no round of an audit: {visible(problem)}"
+                    raise ValueError(f"{told}. Pass the file a strategy wrote.") from None
     if not rounds:
         return []
     last = [record for record in rounds if record.run == rounds[-1].run]
@@ -165,28 +180,90 @@ def find_audit(path: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _round(row: Any, path: Path, number: int) -> RoundRecord:
-    where = f"{path}, line {number},"
-    if not isinstance(row, dict) or "format" not in row:
-        raise ValueError(f"{where} is no round of an audit. Pass the file a strategy wrote.")
-    if row["format"] != FORMAT:
-        raise ValueError(f"{where} has format {row['format']!r}, and this version reads {FORMAT}. Update fedhold.")
+def object_of(text: str) -> dict[str, Any]:
+    """The JSON object in a text that anybody may have written; anything else is a ValueError."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
     try:
-        nodes = tuple(NodeRecord(**node) for node in row["nodes"])
-        return RoundRecord(**{**{name: row[name] for name in row if name != "format"}, "nodes": nodes})
-    except (TypeError, KeyError) as problem:
-        raise ValueError(f"{where} is no round of an audit: {problem}. Pass the file a strategy wrote.") from None
+        value = json.loads(text, parse_constant=refuse)
+    except json.JSONDecodeError:
+        raise ValueError("it is not JSON") from None
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value
 
 
-def _finite(value: Any) -> Any:
-    """`value` for JSON: null for numbers that are not finite."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+def record_of(line: Mapping[str, Any]) -> RoundRecord:
+    """The round in a line; one that no version of fedhold would write is a ValueError."""
+    if line.get("format") != FORMAT:
+        raise ValueError(f"its format is {visible(line.get('format'), 20)}, and this version reads {FORMAT}")
+    facts = {name: line[name] for name in line if name not in ("format", *LINKS)}
+    rows = facts.pop("nodes", None)
+    if not isinstance(rows, list):
+        raise ValueError("`nodes` is no list")
+    nodes = tuple(_made(NodeRecord, row) for row in rows)
+    record: RoundRecord = _made(RoundRecord, {**facts, "nodes": nodes})
+    for row in nodes:
+        _check(len(row.node) <= MAX_NODE_ID, "node")
+        _check(row.phase in PHASES, "phase")
+        _check(row.status in STATUSES, "status")
+        _check(row.weight is None or 0 <= row.weight <= 1.001, "weight")
+        _check(row.samples is None or row.samples > 0, "samples")
+    _check(0 < record.round <= MAX_ROUND, "round")
+    _check(record.outcome in OUTCOMES, "outcome")
+    _check(set(record.metrics) | set(record.averages) <= {*PHASES, "server"}, "metrics")
+    return record
+
+
+def _made(kind: Any, given: object) -> Any:
+    """The NodeRecord or RoundRecord with these fields."""
+    if not isinstance(given, dict):
+        raise ValueError("a row of `nodes` is no object")
+    hints = _hints(kind)
+    for name, value in given.items():
+        if name not in hints:
+            raise ValueError(f"there is no field {visible(name, 40)!r}")
+        _check(_fits(value, hints[name]), name)
+    try:
+        return kind(**given)
+    except TypeError:
+        raise ValueError("a field is missing") from None
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _check(sound: bool, name: str) -> None:
+    if not sound:
+        raise ValueError(f"`{name}` has a value of another type, or one out of its range")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value from JSON is of an annotated type. Numbers must be such that floats can hold them."""
+    if hint is Any:
+        return (
+            isinstance(value, str | bool | None)
+            or _fits(value, float)
+            or (
+                isinstance(value, list)
+                and all(isinstance(part, str | bool | None) or _fits(part, float) for part in value)
+            )
+        )
+    if isinstance(hint, UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if get_origin(hint) is Mapping:
+        return isinstance(value, dict) and all(_fits(part, get_args(hint)[1]) for part in value.values())
+    if hint in (int, float):
+        kinds = (int, float) if hint is float else (int,)
+        largest = sys.float_info.max
+        return isinstance(value, kinds) and not isinstance(value, bool) and -largest <= value <= largest
+    return isinstance(value, get_origin(hint) or hint)
 
 
 # What rounds hold

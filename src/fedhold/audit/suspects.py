@@ -17,11 +17,14 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
 
-from fedhold.audit.records import NodeRecord, RoundRecord, _finite, number_of
+from fedhold.audit.chain import finite
+from fedhold.audit.records import NodeRecord, RoundRecord, number_of
 from fedhold.report import LOW, held_down, visible
 
 NOT_ASKED = "not asked"
@@ -29,6 +32,7 @@ HELD_DOWN = "held down"  # the word for it, in tables, pages, logs and terminals
 COUNTED = "counted"  # the word for a node that was asked and not held down
 FAR = "far from the others: little weight"
 MOST_NAME = 40  # characters of what a node calls itself
+LARGEST = 1e300  # share that is told from larger ones: the sum of many must not overflow
 TAIL = 6  # digits of a node's id that are shown where there is no room for all
 RULE = (
     "A node is held down in a round when one of its replies was rejected, in training or in evaluation, or when both its "
@@ -145,10 +149,12 @@ def judge_round(record: RoundRecord) -> dict[str, Seen]:
     admitted = [row for row in record.nodes if row.phase == "train" and row.status not in ("rejected", "quarantined")]
     weighed = [row for row in admitted if row.weight is not None]
     weights = np.array([row.weight for row in weighed], np.float64)
-    samples = np.array([row.samples or 1.0 for row in weighed])
-    held = held_down(weights, samples)
+    samples = np.array([row.samples or 1.0 for row in weighed], np.float64)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # whoever writes the file chooses the numbers
+        held = held_down(weights, samples)
+        parts = np.clip(weights / (samples / samples.sum()), 0.0, LARGEST)
     low = {row.node for row, is_low in zip(weighed, held, strict=True) if is_low and not _along(row, admitted)}
-    shares = dict(zip((row.node for row in weighed), (weights * samples.sum() / samples).tolist(), strict=True))
+    shares = {row.node: number_of(part) for row, part in zip(weighed, parts.tolist(), strict=True)}
     judged = {}
     for node, phases in rows.items():
         train, evaluate = phases.get("train"), phases.get("evaluate")
@@ -191,9 +197,8 @@ def short_names(nodes: Sequence[str]) -> dict[str, str]:
     >>> short_names(["1234567890", "9999567890", "7"])
     {'1234567890': '..4567890', '9999567890': '..9567890', '7': '7'}
     """
-    tail = TAIL
-    while len({node[-tail:] for node in nodes}) < len(set(nodes)):
-        tail += 1
+    turned = sorted({node[::-1] for node in nodes})  # neighbours have the longest ends in common
+    tail = max([TAIL, *(1 + len(commonprefix(pair)) for pair in pairwise(turned))])  # noqa: RUF071
     return {node: node if len(node) <= tail + 2 else f"..{node[-tail:]}" for node in nodes}
 
 
@@ -253,7 +258,7 @@ def _standing(node: str, times: Sequence[tuple[int, Seen]]) -> Standing:
 
 def as_text(facts: object) -> str:
     """Facts as one line of JSON in ASCII, in which no text of a client can act on a terminal."""
-    return json.dumps(_finite(facts), allow_nan=False)
+    return json.dumps(finite(facts), allow_nan=False)
 
 
 def round_facts(record: RoundRecord) -> dict[str, Any]:

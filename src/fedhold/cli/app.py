@@ -10,7 +10,7 @@ import click
 from fedhold import __version__
 from fedhold.cli.aggregate import aggregate
 from fedhold.cli.arena import arena
-from fedhold.cli.audits import watch
+from fedhold.cli.audits import receipt, verify, watch
 from fedhold.cli.demo import demo, round_
 from fedhold.cli.errors import shown_safely
 from fedhold.cli.experiments import init, report, reproduce, run
@@ -68,6 +68,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "arena": arena,
     "report": report,
     "watch": watch,
+    "verify": verify,
+    "receipt": receipt,
     "list": list_,
 }
 for _name, _function in COMMANDS.items():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,7 +18,7 @@ import numpy as np
 from flwr.app import Message
 
 from fedhold.aggregation import aggregate
-from fedhold.audit import NodeRecord, RoundRecord, certificate_of, row_of, with_reason
+from fedhold.audit import NodeRecord, RoundRecord, array_hash, certificate_of, row_of, with_reason
 from fedhold.errors import InfeasibleError
 from fedhold.flower.model import Model
 from fedhold.flower.state import State
@@ -285,3 +287,13 @@ def _row(reply: Reply, client: Client | None) -> NodeRecord:
     if client is None:
         return with_reason(replace(row, reason="the model was kept"), reply.remark)
     return with_reason(row_of(row, client), reply.remark)
+
+
+def with_hashes(record: RoundRecord, replies: Sequence[Reply], sent: Model, made: Model | None) -> RoundRecord:
+    """The record with the hashes of what every node sent, of the model that was sent, and of the one after the round."""
+    arrays = [reply.arrays for reply in replies if reply.arrays is not None]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib lets other threads work meanwhile
+        before, after, *updates = pool.map(array_hash, [sent.arrays, (made or sent).arrays, *arrays])
+    by_node = dict(zip((str(reply.node) for reply in replies if reply.arrays is not None), updates, strict=True))
+    rows = (replace(row, update=by_node.get(row.node)) if row.phase == "train" else row for row in record.nodes)
+    return replace(record, nodes=tuple(rows), model={"before": before, "after": after})

@@ -44,7 +44,7 @@ History = dict[str, dict[int, dict[str, Any]]]
 class RobustResult(Result):
     """Flower's result, and what was done to every node.
 
-    records  the rounds, as the audit has them; without an audit they have no certificates
+    records  the rounds, as the audit has them; without an audit they have no certificates and no hashes
     """
 
     records: tuple[RoundRecord, ...] = ()

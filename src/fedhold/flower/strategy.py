@@ -26,13 +26,14 @@ from fedhold.audit import (
     log_rows,
     log_suspects,
     read,
+    read_private_key,
     with_reason,
 )
 from fedhold.errors import integer, listed, one_line, positive, require
 from fedhold.flower.around import PLAIN_AVERAGE, Inner, Proposal
 from fedhold.flower.model import Model
 from fedhold.flower.quarantine import Quarantine, offenders
-from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies
+from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies, with_hashes
 from fedhold.flower.state import RobustResult, State, load, save
 from fedhold.flower.validation import Loss, Validation
 from fedhold.groups import Groups, Patterns, check_groups
@@ -62,6 +63,8 @@ class RobustStrategy(FedAvg):
                       nodes send single gradients and hold few classes each
     byzantine         f of the certificate in the audit; a fifth of the admitted clients unless given
     audit             a file that gets one JSON line per round: what was done to every node, and why
+    audit_key         a PEM file with an Ed25519 private key that signs every line of the audit; needs the extra `sign`
+    audit_max_bytes   a larger audit goes on in a new file; the full one gets a number, such as audit.jsonl.1
     checkpoint        a folder for the state after every round; `resume` goes on from it
     quarantine        Quarantine(...): leave nodes that offend again and again out of sampling for a while
     quorum            the model is kept unless more than this fraction of the nodes asked send a usable reply; a half unless
@@ -97,6 +100,8 @@ class RobustStrategy(FedAvg):
         memory: bool = False,
         byzantine: int | None = None,
         audit: str | Path | None = None,
+        audit_key: str | Path | None = None,
+        audit_max_bytes: int | None = None,
         checkpoint: str | Path | None = None,
         quarantine: Quarantine | None = None,
         quorum: float = 0.5,
@@ -125,6 +130,10 @@ class RobustStrategy(FedAvg):
         self.on_round, self.check_model = on_round, check_model
         self.name_key = name_key
         self.audit = None if audit is None else Path(audit)
+        self.audit_key = None if audit_key is None else read_private_key(Path(audit_key))
+        self.audit_max_bytes = (
+            None if audit_max_bytes is None else integer(audit_max_bytes, "audit_max_bytes", at_least=1)
+        )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.quarantine = quarantine
         self.max_reply_bytes = None if max_reply_bytes is None else integer(max_reply_bytes, "max_reply_bytes")
@@ -371,6 +380,8 @@ class RobustStrategy(FedAvg):
                 "Round %d: raised %d numbers that were negative or too small where clients' are not, such as variances"
             )
             log.warning(told, server_round, corrected)
+        if self.audit is not None:
+            current.record = with_hashes(current.record, read, current.model, made.model)
         if self.validation is not None:
             current.record = self._validated(self.validation, current, read, made.model)
         log_rows("train", current.record, len(current.train), log)
@@ -545,7 +556,7 @@ class RobustStrategy(FedAvg):
             state.remember(record)
             log_suspects(record, seen, state.tally.suspects(), len(state.tally.counts), log)
             if self.audit is not None:
-                append(self.audit, record)
+                append(self.audit, record, key=self.audit_key, max_bytes=self.audit_max_bytes)
             if self.on_round is not None:
                 try:
                     self.on_round(record)
