@@ -100,6 +100,10 @@ class RobustStrategy(FedAvg):
         self.name_key = name_key
         self.audit = None if audit is None else Path(audit)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        if not isinstance(quarantine, Quarantine | None):
+            raise TypeError(
+                f"quarantine must be Quarantine(...) or None, got {quarantine!r}. Pass Quarantine() for the usual."
+            )
         self.quarantine = quarantine
         self.max_reply_bytes = None if max_reply_bytes is None else integer(max_reply_bytes, "max_reply_bytes")
         self.wait = positive(wait, "wait", zero=True)
@@ -174,6 +178,7 @@ class RobustStrategy(FedAvg):
         evaluate_config  sent to every node that is asked to evaluate
         evaluate_fn      (round, arrays) -> metrics of the server's own, before the first round and after each
         """
+        integer(num_rounds, "num_rounds")
         saved = self._saved()
         if saved is not None and saved.round:
             raise ValueError(
@@ -196,6 +201,7 @@ class RobustStrategy(FedAvg):
         """
         if self.checkpoint is None:
             raise ValueError("resume needs a checkpoint; met None. Pass RobustStrategy(checkpoint='run/').")
+        integer(num_rounds, "num_rounds")
         state = self._saved()
         if state is None:
             if initial_arrays is None:
@@ -239,6 +245,7 @@ class RobustStrategy(FedAvg):
         These are the calls of Flower's own `start`. What differs: it begins at any round, exchanges messages in a way that a
         bad reply cannot end, and writes audit and checkpoint after every round.
         """
+        positive(timeout, "timeout", zero=True)
         self._state, self._no_reply = state, f"no reply within {timeout:g} s"
         log.info("Starting %s: rounds %d to %d", type(self).__name__, state.round + 1, num_rounds)
         self.summary()
