@@ -42,7 +42,9 @@ class RobustStrategy(FedAvg):
     rule              a rule of fedhold, as for aggregate(): "spectral_huber", "krum(f=2)", "bucketing | median", or a function
     parameters        parameters of the rule that are not part of its name, such as {"f": 2}
     sample_cap        as for aggregate(); the n_i are the clients' `weighted_by_key`
-    byzantine         f of the certificate in the audit; a fifth of the admitted clients unless given
+    byzantine         how many of the nodes you fear to lie: a round then needs more than twice as many usable replies, and the
+                      log says how likely samples of nodes are to be captured. Also f of the certificate in the audit, which
+                      is a fifth of the admitted clients unless given
     audit             a file that gets one JSON line per round: what was done to every node, and why
     checkpoint        a folder for the state after every round; `resume` goes on from it
     quarantine        Quarantine(...): leave nodes that offend again and again out of sampling for a while
@@ -340,9 +342,9 @@ class RobustStrategy(FedAvg):
         log_rows("train", current.record, len(current.train))
         if self.quarantine is not None:
             seen = judge_round(current.record).values()
-            asked = [message.metadata.dst_node_id for message in current.train]
+            sent = [reply.node for reply in read if reply.answered]
             bad = offenders(seen, self.quarantine.share, accuses=self.rule.accuses)
-            state.quarantine = state.quarantine.after(self.quarantine, server_round, asked, bad)
+            state.quarantine = state.quarantine.after(self.quarantine, server_round, sent, bad)
         if made.model is None:
             log.warning("Round %d keeps the model: %s", server_round, made.note)
             return None, made.metrics
@@ -434,9 +436,11 @@ class RobustStrategy(FedAvg):
         size, t = sample_size(len(nodes), fraction, least), current.record.round
         out: list[int] = []
         if self.quarantine is not None:
-            out = current.state.quarantine.left_out(t, nodes, max(least, bound, self.rule.needed(size)))
+            needed = max(self.rule.needed(size), 2 * (self.rule.byzantine or 0) + 1)
+            out = current.state.quarantine.left_out(t, nodes, max(least, bound, needed))
         if out:
             log.warning("Round %d: in quarantine: %s", t, ", ".join(map(str, out)))
+        current.nodes = len(nodes) - len(out)
         return sample([node for node in nodes if node not in out], size, self._rng(purpose, current)), out
 
     def _messages(

@@ -133,7 +133,7 @@ def _from_memory(grid: Grid, name: str, message: Message) -> Iterator[Step]:
         except Exception as problem:  # a liar chooses the bytes, and so what the decoder raises
             if isinstance(problem, OSError) or type(problem).__module__.partition(".")[0] in NETWORK:
                 raise
-            yield Step([error_reply(message, unreadable(problem))], done=True)
+            yield Step([error_reply(message, unreadable(problem), refused=True)], done=True)
             return
         answers = (r.metadata.reply_to_message_id == name and is_genuine(r, message) for r in got)
         yield Step(got, done=any(answers), moved=bool(got))

@@ -116,7 +116,7 @@ class Link:
                 if not is_genuine(reply, message):
                     raise BadReplyError("a reply without the secret of the message")
         except BadReplyError as problem:
-            reply = error_reply(message, str(problem))
+            reply = error_reply(message, str(problem), refused=True)
         except HTTPStatusError as problem:  # the SuperLink is there, but chokes on this reply
             reply = error_reply(message, f"the SuperLink does not hand it out: {problem}")
         if announced:
