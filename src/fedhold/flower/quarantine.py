@@ -13,9 +13,9 @@ from fedhold.errors import integer, require
 class Quarantine:
     """A node that offends in `strikes` of its last `window` rounds is left out of sampling for `rounds` rounds.
 
-    A node offends when what it sent in training is rejected, or when it gets less than `share` of the weight that is fair for its
-    samples, under a rule whose weights accuse; see `offenders`. So many nodes always stay that a round meets its quorum and
-    the bound of its rule.
+    A node offends when what it sent in training is rejected, or when it gets less than `share` of the weight that is fair
+    for its samples, under a rule whose weights accuse; see `offenders`. So many nodes always stay that a round meets its
+    quorum and the bound of its rule.
 
     strikes  the number of offences that lead to quarantine
     window   the number of rounds over which they are counted, of those rounds in which the node sent a reply: silence, and an

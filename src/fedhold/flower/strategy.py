@@ -65,7 +65,8 @@ class RobustStrategy(FedAvg):
     A reply that cannot be used is rejected with a reason, and a round without enough good ones keeps the model. Integers and
     bools of a model have no distances: each becomes the weighted median of what the admitted clients sent. Of metrics, the
     Huber location over the nodes whose metrics are usable is taken, with capped weights, unless you give a function of your
-    own for them; the plain averages are in the audit.
+    own for them (of more than 1,000 numbers the median); the plain averages are in the audit. A metric counts if more than
+    half of the nodes have it. Evaluation has the same quorum; without it a round has no metrics from nodes.
     """
 
     def __init__(
@@ -377,6 +378,17 @@ class RobustStrategy(FedAvg):
         read = self._read(current, current.evaluate, replies, like=None)
         claimed = {reply.node: reply.samples for reply in read if reply.samples is not None}
         averages, metrics = self._averaged(read, claimed, self.rule.sample_cap, self.evaluate_metrics_aggr_fn)
+        asked, usable = len(current.evaluate), len(averages.samples)
+        found = (
+            sum(reply.answered for reply in read) - usable
+        )  # who sent what cannot be used is one of the liars feared
+        needed = self.rule.needed(asked, max(self.rule.feared(asked, current.nodes) - found, 0))
+        if usable < needed:
+            log.warning(
+                "Round %d has no evaluation: %d of %d nodes asked sent usable metrics, and the quorum is %d",
+                *(server_round, usable, asked, needed),
+            )
+            averages, metrics = replace(averages, plain={}), None
         rows = tuple(
             NodeRecord(str(reply.node), "evaluate", "rejected", reason, claimed=reply.claimed)
             for reply in read
@@ -409,7 +421,8 @@ class RobustStrategy(FedAvg):
         for node, used in averages.samples.items():
             one = present[node]
             count = int(used) if isinstance(one.claimed, int) and one.claimed == used else used
-            metrics = MetricRecord({**(one.metrics or {}), self.weighted_by_key: count})
+            usual = {name: value for name, value in (one.metrics or {}).items() if name in averages.robust}
+            metrics = MetricRecord({**usual, self.weighted_by_key: count})
             records.append(RecordDict({**(one.content or {}), one.key: metrics}))
         return replace(averages, plain={}), function(records, self.weighted_by_key)
 
