@@ -132,3 +132,23 @@ def test_a_sample_is_feared_to_hold_its_part_of_the_liars():
     rule = RobustStrategy(byzantine=5).rule
     assert [rule.feared(asked, 20) for asked in (20, 10, 6, 1)] == [5, 3, 2, 1]
     assert [rule.needed(6, feared) for feared in (0, 2, 5)] == [4, 5, 6]
+
+
+def test_the_run_says_at_its_start_how_likely_a_captured_sample_is(caplog):
+    logging.getLogger("flwr").propagate = True
+
+    def told(**more):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "flwr"):
+            strategy = RobustStrategy(fraction_evaluate=0.0, min_available_nodes=1, **more)
+            strategy.start(LocalGrid(client_app(), M), model(), num_rounds=2, timeout=0.02)
+        return [(one.levelno, one.getMessage()) for one in caplog.records if "of a sample lie" in one.getMessage()]
+
+    ((level, line),) = told(byzantine=3, fraction_train=0.5)
+    assert level == logging.WARNING
+    assert line.startswith(
+        "5 of 10 nodes asked, 3 of them liars: in 2 rounds half or more of a sample lie with a probability of 0.16"
+    )
+    assert line.endswith("From 7 on it is at most 0.001.")
+    assert told(byzantine=3)[0][0] == logging.INFO
+    assert told(fraction_train=0.5) == []

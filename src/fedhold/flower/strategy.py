@@ -23,6 +23,7 @@ from fedhold.flower.quarantine import Quarantine, offenders
 from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies, log_rows, log_suspects, with_reason
 from fedhold.flower.state import RobustResult, State, load, save
 from fedhold.flower.validation import Loss, Validation
+from fedhold.sampling import told_risk
 from fedhold.spec import DEFAULT, parse
 from fedhold.transport import Arrays, Limits, Reply, exchange, read_replies, sample, sample_size, wait_for_nodes
 
@@ -262,6 +263,14 @@ class RobustStrategy(FedAvg):
         if state.round == 0:
             evaluate_here()
             self._write(state)
+        if self.rule.byzantine and self.fraction_train and state.round < num_rounds:
+            fraction, least = self.fraction_train, self.min_train_nodes
+            there = wait_for_nodes(
+                grid, fraction=fraction, least=least, available=self.min_available_nodes, wait=self.wait
+            )
+            asked, left = sample_size(len(there), fraction, least), num_rounds - state.round
+            risk, warned = told_risk(len(there), self.rule.byzantine, asked, left)
+            log.log(logging.WARNING if warned else logging.INFO, risk)
         for t in range(state.round + 1, num_rounds + 1):
             log.info("")
             log.info("[ROUND %d/%d]", t, num_rounds)

@@ -112,6 +112,11 @@ def unreadable(problem: Exception) -> str:
     return f"the reply could not be read: {type(problem).__name__}: {one_line(problem)}"
 
 
+def is_overload(problem: Exception) -> bool:
+    """Whether a SuperLink answered with a status of 5xx, as one whose database is busy does: the next question may succeed."""
+    return getattr(getattr(problem, "response", None), "status_code", 0) >= 500
+
+
 def is_genuine(reply: Message, message: Message) -> bool:
     """Whether the reply carries the secret of the message, its group id.
 
