@@ -89,8 +89,9 @@ def told_risk(nodes: int, liars: int, asked: int, rounds: int) -> tuple[str, boo
 
     Half of those asked are enough for that, as for `captured` with `ties`: rules withstand fewer than half.
 
-    >>> print(told_risk(nodes=1000, liars=200, asked=38, rounds=100)[0])
-    38 of 1,000 nodes asked, 200 of them liars: in 100 rounds half or more of a sample lie with a probability of 0.00231. From 41 on it is at most 0.001.
+    >>> line, warned = told_risk(nodes=20, liars=5, asked=6, rounds=50)
+    >>> line[-31:], warned
+    ('From 11 on it is at most 0.001.', True)
     """
     asked, liars = min(asked, nodes), min(liars, nodes)
     risk = captured(nodes, liars, asked, rounds, ties=True)

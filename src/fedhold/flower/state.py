@@ -25,7 +25,16 @@ log = logging.getLogger("flwr")  # our lines appear among Flower's own
 
 FILE = "checkpoint.npz"
 KIND = "Flower run"
-PLAIN = ("run", "round", "last", "history", "inner", "names")  # parts of the state that a checkpoint holds as they are
+PLAIN = (
+    "run",
+    "round",
+    "last",
+    "history",
+    "inner",
+    "names",
+    "steps",
+    "leapt",
+)  # parts of the state that a checkpoint holds as they are
 MOST_ROWS = 1_000_000  # rows of nodes that a run keeps in memory, some hundred bytes each
 
 History = dict[str, dict[int, dict[str, Any]]]
@@ -57,6 +66,8 @@ class State:
     round       the last round that was finished; 0 before the first
     last        the last aggregate, for rules that start from it
     quarantine  which nodes are in quarantine
+    steps       how far the last rounds moved the model
+    leapt       whether the last round is held back because it would have moved the model far beyond that
     history     the metrics of every round
     inner       what the strategy inside remembers; None where there is none
     names       what nodes call themselves
@@ -71,6 +82,8 @@ class State:
     round: int = 0
     last: Arrays | None = None
     quarantine: QuarantineState = field(default_factory=QuarantineState)
+    steps: list[float] = field(default_factory=list)
+    leapt: bool = False
     history: History = field(default_factory=lambda: {"train": {}, "evaluate": {}, "server": {}})
     inner: dict[str, Any] | None = None
     names: dict[int, str] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from fedhold.flower.quarantine import Quarantine, offenders
 from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies, log_rows, log_suspects, with_reason
 from fedhold.flower.state import RobustResult, State, load, save
 from fedhold.flower.validation import Loss, Validation
-from fedhold.sampling import told_risk
+from fedhold.sampling import captured, told_risk
 from fedhold.spec import DEFAULT, parse
 from fedhold.transport import Arrays, Limits, Reply, exchange, read_replies, sample, sample_size, wait_for_nodes
 
@@ -36,6 +36,10 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 SAMPLE_TO_TRAIN, SAMPLE_TO_EVALUATE, AGGREGATE, VALIDATE = range(4)
 SEED_BITS = 128
 
+# Without liars no round moved the model by more than 7 times the median of the five before it, whether rates were constant,
+# fell or warmed up; 8 where they were restarted at a hundredfold, and 9 where they rose tenfold at once.
+LEAP, RECENT = 10.0, 5
+
 
 class RobustStrategy(FedAvg):
     """FedAvg with a robust rule in place of the average, on updates: what each client adds to the model it was sent.
@@ -44,8 +48,9 @@ class RobustStrategy(FedAvg):
     parameters        parameters of the rule that are not part of its name, such as {"f": 2}
     sample_cap        as for aggregate(); the n_i are the clients' `weighted_by_key`
     byzantine         how many of the nodes you fear to lie: a round then needs more than twice as many usable replies, and the
-                      log says how likely samples of nodes are to be captured. Also f of the certificate in the audit, which
-                      is a fifth of the admitted clients unless given
+                      log says how likely samples of nodes are to be captured. A step from such a sample of 10 times those
+                      of recent rounds is held back until the next round confirms it. Also f of the certificate in the
+                      audit, which is a fifth of the admitted clients unless given
     audit             a file that gets one JSON line per round: what was done to every node, and why
     checkpoint        a folder for the state after every round; `resume` goes on from it
     quarantine        Quarantine(...): leave nodes that offend again and again out of sampling for a while
@@ -364,9 +369,33 @@ class RobustStrategy(FedAvg):
 
     def _next_model(self, current: Round, outcome: Outcome, samples: float, metrics: MetricRecord | None) -> Proposal:
         """What becomes of the aggregate of a round: the next model, or none and the reason why the model is kept."""
+        if outcome.model is not None and (note := self._leap(current, outcome.model)):
+            return Proposal(None, None, note)
         if self._inner is None or outcome.model is None:
             return Proposal(outcome.model, metrics, outcome.record.note)
         return self._inner.train(current.record.round, outcome.model, samples, metrics, current.train[0])
+
+    def _leap(self, current: Round, moved: Model) -> str | None:
+        """Why a round is held back that would move the model far beyond what recent rounds did; None where it is not.
+
+        It is for samples that may be captured: liars who are most of one are likely not most of the next. So a second such
+        round in a row is believed, as where a learning rate rises.
+        """
+        state, asked = current.state, len(current.train)
+        if not captured(current.nodes, min(self.rule.byzantine or 0, current.nodes), asked, ties=True):
+            return None
+        with np.errstate(over="ignore"):
+            parts = [float(np.linalg.norm(part)) for part in moved.minus(current.model).values()]
+        step, usual = math.hypot(*parts), float(np.median(state.steps)) if state.steps else 0.0
+        far = step > LEAP * usual > 0
+        if far and not state.leapt:
+            state.leapt = True
+            return (
+                f"a step of {step:.3g}, where recent rounds made {usual:.3g}, from a sample that liars may have captured: it is "
+                "held back unless the next round confirms it"
+            )
+        state.steps, state.leapt = [*([] if far else state.steps), step][-RECENT:], False
+        return None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
