@@ -391,8 +391,8 @@ class RobustStrategy(FedAvg):
         if far and not state.leapt:
             state.leapt = True
             return (
-                f"a step of {step:.3g}, where recent rounds made {usual:.3g}, from a sample that liars may have captured: it is "
-                "held back unless the next round confirms it"
+                f"a step of {step:.3g}, where recent rounds made {usual:.3g}, from a sample that liars may have captured: it "
+                "is held back unless the next round confirms it"
             )
         state.steps, state.leapt = [*([] if far else state.steps), step][-RECENT:], False
         return None
