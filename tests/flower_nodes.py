@@ -5,7 +5,6 @@ Each runs in a thread of the test. It costs no process, so that a SuperLink can 
 
 import threading
 import time
-from contextlib import suppress
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, Metadata, MetricRecord, RecordDict
@@ -31,31 +30,9 @@ from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpI
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from httpx import HTTPStatusError
 
 LONG = 300.0  # seconds for which a node is taken to be alive without a sign of life
 TRUTH = np.linspace(-1, 1, 50)  # what honest nodes of the app in tests/flower/flower_app pull the model to
-
-
-class Patient:
-    """A client of the SuperLink that asks again where it is answered 5xx, as it is by a SuperLink whose database is busy."""
-
-    def __init__(self, client, seconds=60.0):
-        self.client, self.seconds = client, seconds
-
-    def __getattr__(self, name):
-        call, end = getattr(self.client, name), time.monotonic() + self.seconds
-
-        def patiently(*arguments):
-            while True:
-                try:
-                    return call(*arguments)
-                except HTTPStatusError as problem:
-                    if problem.response.status_code < 500 or time.monotonic() > end:
-                        raise
-                    time.sleep(0.5)
-
-        return patiently
 
 
 class Node:
@@ -66,7 +43,7 @@ class Node:
         private, public = generate_key_pairs()
         key = public_key_to_bytes(public)
         signed = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(private, public)]
-        self.client = Patient(FleetHttpClient.from_server_address(address, True, None, interceptors=signed))
+        self.client = FleetHttpClient.from_server_address(address, True, None, interceptors=signed)
         self.client.RegisterNode(RegisterNodeFleetRequest(public_key=key))
         answer = self.client.ActivateNode(ActivateNodeRequest(public_key=key, heartbeat_interval=LONG))
         self.id = answer.node_id
@@ -219,17 +196,6 @@ def many_arrays(node, message):
     record = ArrayRecord({str(i): Array(np.array([i])) for i in range(2000)})
     reply.content["arrays"] = record
     node.announce(reply, get_object_tree(reply))
-
-
-def floods(node, message):
-    """Announce 20,000 tiny arrays, which keeps the SuperLink's database busy, and be gone before the answer."""
-    reply = honest_reply(node, message)
-    reply.content["arrays"] = ArrayRecord({str(i): Array(np.array([i])) for i in range(20_000)})
-    tree = get_object_tree(reply)
-    patient, node.client = node.client, node.client.client
-    with suppress(Exception):
-        node.announce(reply, tree)
-    node.client = patient
 
 
 def copy_of(message, dst_node_id, created_at):

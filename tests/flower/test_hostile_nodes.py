@@ -21,7 +21,6 @@ from flower_nodes import (
     Node,
     copy_of,
     far_away,
-    floods,
     honest,
     honest_reply,
     made_of,
@@ -236,12 +235,3 @@ def test_who_foresees_what_the_server_sends_does_not_stop_it(tmp_path):
     assert [record.outcome for record in rounds] == ["aggregated"] * 2
     assert [sum(row.status != "rejected" for row in record.nodes) for record in rounds] == [3, 3]
     assert [salt is None for salt in salts] == [True] * 3 + [False] * 3
-
-
-def test_who_keeps_the_database_busy_costs_only_itself_the_round(tmp_path):
-    """While SQLite takes in 20,000 objects, the SuperLink answers 500 to everyone: server and nodes ask again."""
-    (tmp_path / "run").mkdir()
-    with Federation(tmp_path / "federation", database=tmp_path / "state.db") as federation:
-        record, rows, model = one_round(federation, tmp_path / "run", [floods, *[honest(1)] * 5], timeout=60)
-    assert_learnt(record, rows[1:], model)
-    assert rows[0].status == "rejected"
