@@ -1,12 +1,14 @@
 """How likely a sample of nodes is captured: against counting every sample, and the numbers of published examples."""
 
+import re
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhold.sampling import asked_for, captured
+from fedhold.sampling import asked_for, captured, told_risk
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -52,3 +54,35 @@ def test_many_nodes():
 def test_mistakes(call, message):
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+def test_what_is_said_of_a_sample_and_when_it_is_a_warning():
+    line, warned = told_risk(nodes=20, liars=5, asked=6, rounds=50)
+    assert line.startswith(
+        "6 of 20 nodes asked, 5 of them liars: in 50 rounds half or more of a sample lie with a probability of "
+    )
+    assert line.endswith(". From 11 on it is at most 0.001.")
+    assert warned
+    assert not told_risk(nodes=20, liars=5, asked=11, rounds=50)[1]
+    assert told_risk(nodes=10, liars=5, asked=10, rounds=1) == (
+        "10 of 10 nodes asked, 5 of them liars: in 1 rounds half or more of a sample lie with a probability of 1. "
+        "Let more nodes take part, or trust fewer of them to lie.",
+        True,
+    )
+    assert told_risk(nodes=3, liars=9, asked=5, rounds=1)[1]
+
+
+def test_readme_documents_and_examples_ask_enough_nodes():
+    """With a fifth of six nodes or more lying, the samples that they draw can never be captured."""
+    root = Path(__file__).parents[1]
+    files = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "examples").rglob("*.toml")]
+    asked = {
+        float(f) for file in files for f in re.findall(r"fraction[-_]train ?= ?([0-9.]+)", file.read_text("utf-8"))
+    }
+    assert asked >= {0.5, 1.0}
+    for fraction in asked:
+        for nodes in range(6, 200):
+            assert captured(nodes, nodes // 5, max(int(fraction * nodes), 2), rounds=100, ties=True) == 0, (
+                fraction,
+                nodes,
+            )

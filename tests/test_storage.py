@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -290,3 +291,15 @@ def test_the_laboratory_refuses_other_runs(tmp_path):
     Checkpoint(path, "print").save(ARRAYS, HISTORY)
     with pytest.raises(ValueError, match="past round 1"):
         Checkpoint(path, "print").load(1)
+
+
+def test_a_checkpoint_is_its_owners_alone(tmp_path):
+    """It holds the seed, which tells who will be asked and what a rule draws."""
+    old = os.umask(0o022)
+    try:
+        write_checkpoint(tmp_path / "run" / "checkpoint.npz", "test run", {}, "{}")
+        write_whole(tmp_path / "page" / "page.html", b"")
+    finally:
+        os.umask(old)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {"run": 0o700, "checkpoint.npz": 0o600, "page": 0o755, "page.html": 0o644}

@@ -11,9 +11,10 @@ from math import exp, expm1, lgamma, log1p
 
 from fedhold.errors import integer, require
 
-__all__ = ["asked_for", "captured"]
+__all__ = ["asked_for", "captured", "told_risk"]
 
 NEGLIGIBLE = 1e-17
+WARNED = 0.01  # the probability of a captured round, over a run, beyond which users are warned
 MORE_NODES = "Let more nodes take part, or trust fewer of them to lie."
 
 
@@ -81,6 +82,27 @@ def asked_for(nodes: int, liars: int, rounds: int, risk: float = 0.001, *, ties:
     # One node more can be worse, since it can make a tie a majority; two more never are.
     odd, even = (bisect_left(range(first, nodes + 1, 2), True, key=is_safe) * 2 + first for first in (1, 2))
     return min(max(odd, even) - 1, nodes) if abs(odd - even) == 1 else max(odd, even) - 1
+
+
+def told_risk(nodes: int, liars: int, asked: int, rounds: int) -> tuple[str, bool]:
+    """One line on how likely a run is to meet a sample that no rule survives, and whether that is a warning.
+
+    Half of those asked are enough for that, as for `captured` with `ties`: rules withstand fewer than half.
+
+    >>> line, warned = told_risk(nodes=20, liars=5, asked=6, rounds=50)
+    >>> line[-31:], warned
+    ('From 11 on it is at most 0.001.', True)
+    """
+    asked, liars = min(asked, nodes), min(liars, nodes)
+    risk = captured(nodes, liars, asked, rounds, ties=True)
+    line = (
+        f"{asked:,} of {nodes:,} nodes asked, {liars:,} of them liars: in {rounds:,} rounds half or more of a sample lie with "
+        f"a probability of {risk:.3g}."
+    )
+    if 2 * liars >= nodes:
+        return f"{line} {MORE_NODES}", True
+    safe = asked_for(nodes, liars, rounds, ties=True)
+    return f"{line} From {safe:,} on it is at most 0.001.", risk > WARNED
 
 
 def _checked(nodes: int, liars: int, asked: int, rounds: int) -> tuple[int, int, int, int]:

@@ -18,7 +18,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -40,21 +40,23 @@ ABANDONED = (
 
 
 @contextmanager
-def whole_file(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+def whole_file(path: Path, *, sync: bool = True, private: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path`, which takes its place when the block ends.
 
     A process that is killed inside the block leaves the old file as it was, or no file where there was none. Of two that write
     at once, the file of the one that ends later stays; they never mix. The temporary file of a process that was killed is
     removed a day later, when another process first writes into the same folder.
 
-    path  the file to write; its folder is made where it is missing
-    sync  wait until the bytes are on the disk, and not only in the machine's memory, before the file takes its place
+    path     the file to write; its folder is made where it is missing
+    sync     wait until the bytes are on the disk, and not only in the machine's memory, before the file takes its place
+    private  let nobody but the owner read the file, and enter the folder if it is made
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     _remove_leftovers(path.parent.absolute())
     temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(16)}.tmp")
     try:
-        with temporary.open("xb") as file:  # "x" refuses a file or a link that is there already
+        # "x" refuses a file or a link that is there already.
+        with open(temporary, "xb", opener=partial(os.open, mode=0o600 if private else 0o666)) as file:
             yield file
             file.flush()
             if sync:
@@ -80,9 +82,9 @@ def _remove_leftovers(folder: Path) -> None:
                 (folder / name).unlink()
 
 
-def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
+def write_whole(path: Path, data: bytes, *, sync: bool = True, private: bool = False) -> None:
     """Write `data` to the file at `path`, whole or not at all; see `whole_file`."""
-    with whole_file(path, sync=sync) as file:
+    with whole_file(path, sync=sync, private=private) as file:
         file.write(data)
 
 
@@ -106,7 +108,7 @@ class Contents(NamedTuple):
 def write_checkpoint(
     path: Path, kind: str, arrays: Mapping[str, NDArray[Any]], notes: str, *, sync: bool = True
 ) -> None:
-    """Write a checkpoint, whole or not at all.
+    """Write a checkpoint, whole or not at all. Only its owner can read it: it may hold the seed of a run.
 
     path    the file
     kind    what sort of run this is, such as "Flower run"; it must be the same when the file is read
@@ -126,7 +128,7 @@ def write_checkpoint(
     )
     file = io.BytesIO()
     np.savez(file, **members)
-    write_whole(path, file.getvalue(), sync=sync)
+    write_whole(path, file.getvalue(), sync=sync, private=True)
 
 
 def read_checkpoint(path: Path, kind: str) -> Contents:

@@ -207,6 +207,23 @@ def test_a_damaged_result_is_left_out_of_a_report_and_said_to_be(tmp_path, caplo
     assert "holds 1 files that are damaged" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "given", ['["x", 1, 2]', '{"0.npy": null, "1.npy": 1, "2.npy": 1}', "[true, 1, 2]", "[[1], 2, 3]"]
+)
+def test_samples_that_are_no_numbers_are_an_error(given, tmp_path):
+    """The file is the operator's; a number that cannot be, such as -1, is the client's, who is rejected."""
+    (tmp_path / "in").mkdir()
+    for i in range(3):
+        np.save(tmp_path / "in" / f"{i}.npy", np.arange(3.0) + i)
+    call = ("aggregate", tmp_path / "in", "--out", tmp_path / "x.npy", "--samples", tmp_path / "n.json")
+    (tmp_path / "n.json").write_text(given)
+    told = run(*call)
+    assert told.exit_code == 2
+    assert "the n_i of 0.npy in" in told.output
+    (tmp_path / "n.json").write_text("[-1, 1, 1]")
+    assert "1 rejected" in run(*call).output
+
+
 # Parts of a model
 
 

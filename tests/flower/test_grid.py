@@ -1,5 +1,6 @@
 """Exchanging messages with a grid: deadlines, secrets, and what a reply may come to before it is put together."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -10,13 +11,17 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from fedhold.flower import RobustStrategy
-from fedhold.transport import Limits, exchange
+from fedhold.transport import Limits, exchange, wait_for_nodes
+from fedhold.transport.grid import _collect, _Fetch
 from fedhold.transport.link import Link, check_inflated, salted_array
-from fedhold.transport.replies import BadReplyError
+from fedhold.transport.replies import UNREADABLE, BadReplyError
 from flower_grid import FIRST, SILENT, LocalGrid, client_app, model
 from flower_nodes import Made, made_of
 
@@ -174,6 +179,83 @@ def test_messages_are_sent_again_with_salt_where_the_link_refuses_them():
 
     grid = Refusing(client_app(), 4)
     sent = messages(grid)
-    names = Link(grid, node=None, run=1, ask=None, pull=None, confirm=None).push(sent)
+    names = Link(grid, node=None, run=1, ask=None, pull=None, confirm=None).push(sent, 1.0)
     assert senders(grid.pull_messages(names)) == [0, 1, 2, 3]
     assert len({id(message.content) for message in sent}) == 1
+
+
+# A SuperLink that answers 5xx, as one does whose database is busy
+
+
+def refusal(status):
+    answer = httpx.Response(status, request=httpx.Request("POST", "http://link"))
+    return httpx.HTTPStatusError("refused", request=answer.request, response=answer)
+
+
+def asked_of(refusals, status=500, timeout=2.0):
+    """The reply to a message whose SuperLink refuses the first questions, and then has an error of the node's."""
+    (sent,) = messages(LocalGrid(client_app(), 1))
+    sent.metadata.__dict__["_message_id"] = "asked"
+    left = itertools.count()
+
+    def ask(_request):
+        if next(left) < refusals:
+            raise refusal(status)
+        answer = Message(Error(2, "the node says so"), reply_to=sent)
+        tree = ObjectTree(object_id="answer")
+        return PullAppMessagesResponse(messages_list=[message_to_proto(answer)], message_object_trees=[tree])
+
+    link = Link(None, node=None, run=1, ask=ask, pull=None, confirm=lambda _: None)
+    began = time.monotonic()
+    (reply,) = _collect([_Fetch(sent, link.fetch("asked", sent, LIMITS))], timeout, 1)
+    return reply.error, time.monotonic() - began
+
+
+def test_a_link_that_is_busy_is_asked_again():
+    error, took = asked_of(3, timeout=30.0)
+    assert (error.code, error.reason) == (2, "the node says so")
+    assert took < 10
+
+
+def test_a_link_that_stays_busy_is_asked_until_time_is_up():
+    error, took = asked_of(10**6, timeout=1.0)
+    assert error.code == UNREADABLE
+    assert "the SuperLink answered 500 when it was last asked" in error.reason
+    assert 1 <= took < 4
+
+
+def test_what_a_link_refuses_for_good_is_not_asked_again():
+    error, took = asked_of(10**6, status=404, timeout=30.0)
+    assert "does not hand it out" in error.reason
+    assert took < 10
+
+
+def test_a_busy_link_ends_no_run(monkeypatch):
+    """Messages are pushed again until time is up, and are then not delivered; nodes are counted again."""
+    monkeypatch.setattr("fedhold.transport.link.BUSY", 0.1)
+
+    class Busy(LocalGrid):
+        def __init__(self, times):
+            super().__init__(client_app(), 4)
+            self.left = times
+
+        def meet(self):
+            self.left -= 1
+            if self.left >= 0:
+                raise refusal(500)
+
+        def push_messages(self, messages):
+            self.meet()
+            return super().push_messages(messages)
+
+        def get_node_ids(self):
+            self.meet()
+            return super().get_node_ids()
+
+    def push(times):
+        return Link(Busy(times), node=None, run=1, ask=None, pull=None, confirm=None).push(sent, 1.0)
+
+    sent = messages(LocalGrid(client_app(), 4))
+    assert len(push(4)) == 4
+    assert push(10**6) == []
+    assert len(wait_for_nodes(Busy(1), fraction=1.0, least=1, available=4, wait=30.0)) == 4

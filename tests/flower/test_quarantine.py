@@ -7,8 +7,8 @@ from fedhold.audit import judge_round
 from fedhold.audit.records import read
 from fedhold.flower import Quarantine, RobustStrategy
 from fedhold.flower.quarantine import QuarantineState, offenders
-from flower_grid import FIRST, LocalGrid, client_app, model
-from flower_liars import with_arrays
+from flower_grid import FIRST, SILENT, LocalGrid, client_app, model
+from flower_liars import raises, with_arrays
 from flower_rules import EVERY_RULE
 
 M = 10
@@ -93,3 +93,19 @@ def test_the_longest_in_quarantine_come_back_first():
 def test_quarantine_refuses_nonsense(bad):
     with pytest.raises(ValueError, match=r"met|at least"):
         Quarantine(**bad)
+
+
+def test_who_is_cut_off_has_not_offended():
+    """Nine of twenty are cut off for three rounds; left out of sampling, they would make five liars nearly a half."""
+    cut = dict.fromkeys(range(9), lambda *_: SILENT)
+    grid = LocalGrid(client_app(), 20, cut)
+    strategy = RobustStrategy(quarantine=Quarantine(), checkpoint=None, fraction_evaluate=0.0)
+    strategy.start(grid, model(), num_rounds=4, timeout=0.02)
+    assert [len(who) for _, _, who in grid.asked] == 4 * [20]
+
+
+def test_an_error_is_no_offence_and_a_reply_that_cannot_be_read_is():
+    unreadable = lambda message, _: [ValueError("bytes that a liar chose")]  # noqa: ARG005, E731
+    grid = LocalGrid(client_app(), M, {2: raises, 5: unreadable})
+    run(RobustStrategy(quarantine=Quarantine(strikes=1, window=1), fraction_evaluate=0.0), grid, rounds=2)
+    assert grid.asked[1][2] == [0, 1, 2, 3, 4, 6, 7, 8, 9]

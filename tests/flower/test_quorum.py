@@ -105,3 +105,50 @@ def test_what_is_no_quorum(quorum):
 )
 def test_the_fewest_clients_a_rule_takes(rule, least):
     assert RobustStrategy(rule).rule.least == least
+
+
+# Liars who are feared, and honest nodes that are cut off
+
+
+def test_of_those_asked_more_than_twice_the_liars_feared_must_reply(tmp_path):
+    """Ten asked, four lie together, two honest ones are cut off: with four of eight, liars would choose the model."""
+    bad = dict.fromkeys(range(4), FAR) | dict.fromkeys((8, 9), silent)
+    w, record = run(bad, tmp_path / "two", byzantine=4)
+    np.testing.assert_array_equal(w, 0)
+    assert (record.outcome, record.quorum) == ("kept", {"asked": 10, "usable": 8, "needed": 9})
+    assert "more than twice the liars feared, 4" in record.note
+    assert run(dict.fromkeys((9,), silent), tmp_path / "one", byzantine=4)[1].outcome == "aggregated"
+
+
+def test_who_was_rejected_is_one_of_the_liars_feared(tmp_path):
+    """So liars cannot keep the model from changing by sending what nobody can use, though they can by silence."""
+    w, record = run(dict.fromkeys(range(3), NAN), tmp_path / "sent", byzantine=4)
+    assert abs(w - 0.5).max() < 0.2
+    assert (record.outcome, record.quorum) == ("aggregated", {"asked": 10, "usable": 7, "needed": 6})
+    assert run(dict.fromkeys(range(3), silent), tmp_path / "silent", byzantine=4)[1].outcome == "kept"
+
+
+def test_a_sample_is_feared_to_hold_its_part_of_the_liars():
+    rule = RobustStrategy(byzantine=5).rule
+    assert [rule.feared(asked, 20) for asked in (20, 10, 6, 1)] == [5, 3, 2, 1]
+    assert [rule.needed(6, feared) for feared in (0, 2, 5)] == [4, 5, 6]
+
+
+def test_the_run_says_at_its_start_how_likely_a_captured_sample_is(caplog):
+    logging.getLogger("flwr").propagate = True
+
+    def told(**more):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "flwr"):
+            strategy = RobustStrategy(fraction_evaluate=0.0, min_available_nodes=1, **more)
+            strategy.start(LocalGrid(client_app(), M), model(), num_rounds=2, timeout=0.02)
+        return [(one.levelno, one.getMessage()) for one in caplog.records if "of a sample lie" in one.getMessage()]
+
+    ((level, line),) = told(byzantine=3, fraction_train=0.5)
+    assert level == logging.WARNING
+    assert line.startswith(
+        "5 of 10 nodes asked, 3 of them liars: in 2 rounds half or more of a sample lie with a probability of 0.16"
+    )
+    assert line.endswith("From 7 on it is at most 0.001.")
+    assert told(byzantine=3)[0][0] == logging.INFO
+    assert told(fraction_train=0.5) == []

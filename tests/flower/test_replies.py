@@ -113,7 +113,6 @@ BAD_METRICS = {
     "inf metric": (with_metrics({"loss": -math.inf}), "not finite"),
     "huge metric": (with_metrics({"loss": 1e308}), "beyond"),
     "huge integer": (with_metrics({"loss": 2**62}), "beyond"),
-    "extra metric": (with_metrics({"more": 3}), "extra 'more'"),
     "missing metric": (with_metrics({"loss": None}), "miss 'loss'"),
     "list for a number": (with_metrics({"loss": [0.5]}), "a list of 1, expected one number"),
     "longer list": (with_metrics({"per-class": [0.5] * 3}), "a list of 3, expected a list of 2"),

@@ -151,6 +151,11 @@ def test_bad_arguments_are_told_at_once():
         RobustStrategy("centered_clipping(radius=-1)")
     with pytest.raises(TypeError, match="f must be an integer"):
         RobustStrategy("krum", parameters={"f": 2.5})
+    with pytest.raises(TypeError, match=r"quarantine must be Quarantine\(...\) or None, got True"):
+        RobustStrategy(quarantine=True)
+    for rounds in (2.5, "3", None):
+        with pytest.raises(TypeError, match="num_rounds must be an integer"):
+            run(RobustStrategy(), rounds=rounds)
     assert RobustStrategy("bucketing(size=5) | krum(f=3)").rule.name == "bucketing(size=5) | krum(f=3)"
 
 

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 import fedhold
 from fedhold.cli.errors import failure, told, usage_errors
 from fedhold.cli.parameters import Argument, Option
-from fedhold.errors import listed
+from fedhold.errors import listed, one_line
 from fedhold.groups import Groups
 from fedhold.report import ProgressLines, print_line, print_table, table_of, visible
 from fedhold.result import Aggregation
@@ -173,7 +173,8 @@ def read_samples(path: Path, names: Sequence[str]) -> list[Any]:
     path   JSON, with a list in the order of the names or an object {name: n_i}; or CSV, with lines name,n_i
     names  of the files
 
-    An n_i that is no number is handed on to `fedhold.aggregate`, which rejects the client.
+    An n_i that is no number is an error: the file is the operator's. A number such as -1 is the client's own claim, for which
+    `fedhold.aggregate` rejects the client.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -183,13 +184,18 @@ def read_samples(path: Path, names: Sequence[str]) -> list[Any]:
     if isinstance(given, list):
         if len(given) != len(names):
             raise ValueError(f"{path} has {len(given)} samples for {len(names)} files. Pass one n_i per file.")
-        return given
+        given = dict(zip(names, given, strict=True))
     missing = [name for name in names if not isinstance(given, dict) or name not in given]
     if missing:
         raise ValueError(
             f"{path} has no samples for {listed(missing[:5])}{' ...' if len(missing) > 5 else ''}. Pass a JSON object or CSV "
             "lines with the name of every file and its n_i."
         )
+    for name in names:
+        if isinstance(given[name], bool) or not isinstance(given[name], int | float):
+            raise ValueError(
+                f"the n_i of {name} in {path} must be a number, got {one_line(repr(given[name]), 50)}. Pass one such as 100."
+            )
     return [given[name] for name in names]
 
 

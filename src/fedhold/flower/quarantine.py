@@ -13,12 +13,13 @@ from fedhold.errors import integer, require
 class Quarantine:
     """A node that offends in `strikes` of its last `window` rounds is left out of sampling for `rounds` rounds.
 
-    A node offends when its training reply is rejected, or when it gets less than `share` of the weight that is fair for its
-    samples, under a rule whose weights accuse; see `offenders`. So many nodes always stay that a round meets its quorum and
-    the bound of its rule.
+    A node offends when what it sent in training is rejected, or when it gets less than `share` of the weight that is fair
+    for its samples, under a rule whose weights accuse; see `offenders`. So many nodes always stay that a round meets its
+    quorum and the bound of its rule.
 
     strikes  the number of offences that lead to quarantine
-    window   the number of rounds over which they are counted, of those rounds in which the node was asked
+    window   the number of rounds over which they are counted, of those rounds in which the node sent a reply: silence, and an
+             error in place of a reply, are no offence, since whoever cuts nodes off could have them left out
     rounds   how long the node is then left out
     share    the fraction of the fair weight below which a node offends; 0 counts rejections only
     """
@@ -53,7 +54,7 @@ class QuarantineState:
 
         rule       how many offences lead to quarantine
         round      the number of the round
-        asked      the nodes that were asked in it
+        asked      the nodes that were asked in it and sent a reply
         offending  those of them that offended
 
         >>> state = QuarantineState()

@@ -40,7 +40,7 @@ class Rule:
 
     stages       the rule and the mixings before it
     sample_cap   as for aggregate()
-    byzantine    f of the certificate; None for a fifth of the admitted clients
+    byzantine    how many of the nodes are feared to lie, f of the certificate; None for a fifth of the admitted clients there
     certify      whether to compute a certificate, which costs an m x m matrix
     quorum       the fraction of the nodes asked of which more must send a usable reply
     groups       as for aggregate(); so is `exclude`
@@ -97,9 +97,17 @@ class Rule:
         """Whether the rule or one of its mixings has a parameter of this name."""
         return any(stage.takes(name) for stage in self.stages)
 
-    def needed(self, asked: int) -> int:
-        """How many usable replies a round needs that asks so many nodes. The rule's own bound holds besides."""
-        return math.floor(self.quorum * asked) + 1
+    def feared(self, asked: int, nodes: int) -> int:
+        """How many of the nodes asked may lie: as many of them as of all nodes there are. 0 where nobody said how many."""
+        return math.ceil((self.byzantine or 0) * asked / max(nodes, 1))
+
+    def needed(self, asked: int, feared: int = 0) -> int:
+        """How many usable replies a round needs that asks so many nodes, f of whom are feared. The rule's bound holds besides.
+
+        Who is missing may be honest, so that all f may be among those who replied, and most of these must be honest: more than
+        2f. Where nobody is missing, a quorum has nothing to say.
+        """
+        return min(asked, max(math.floor(self.quorum * asked), 2 * feared) + 1)
 
     def check(self) -> None:
         """Raise the error that a round would raise for parameters out of range, by a call on made-up clients.
@@ -131,6 +139,7 @@ class Round:
 
     state     of the run before the round
     model     the model that was sent
+    nodes     how many nodes there were to choose from
     record    what the audit has of the round so far
     train     the messages to nodes that were asked to train
     evaluate  the messages to nodes that were asked to evaluate
@@ -140,6 +149,7 @@ class Round:
     state: State
     model: Model
     record: RoundRecord
+    nodes: int = 0
     train: list[Message] = field(default_factory=list)
     evaluate: list[Message] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
@@ -182,6 +192,7 @@ def aggregate_replies(
     """
     began, model = time.perf_counter(), opened.model
     good = [reply for reply in replies if reply.reason is None]
+    feared = 0  # of those whose replies are counted, so far
     quorum = {"asked": asked, "usable": len(good), "needed": rule.needed(asked)}
 
     def ended(clients: Mapping[int, Client], note: str | None, **facts: Any) -> RoundRecord:
@@ -191,7 +202,7 @@ def aggregate_replies(
     def kept(note: str | None = None) -> Outcome:
         few = (
             f"{quorum['usable']} of {asked} nodes asked sent a usable reply, and the quorum is {quorum['needed']} (more than "
-            f"{rule.quorum:g} of them)"
+            f"{rule.quorum:g} of them{f', and more than twice the liars feared, {feared}' if feared else ''})"
         )
         return Outcome(None, ended({}, note or few))
 
@@ -225,6 +236,9 @@ def aggregate_replies(
     except ValueError as problem:  # nobody was admitted, or fewer clients than the rule needs
         return kept(str(problem))
     quorum["usable"] = sum(client.status != "rejected" for client in result.clients)
+    found = len(result.clients) - quorum["usable"]  # Whoever was rejected is one of the liars feared.
+    feared = max(rule.feared(asked, opened.nodes) - found, 0)
+    quorum["needed"] = rule.needed(asked, feared)
     if quorum["usable"] < quorum["needed"]:
         return kept()
     moved = model.after(result.value, whole=rule.takes_whole)

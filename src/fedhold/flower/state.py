@@ -33,6 +33,8 @@ PLAIN = (
     "history",
     "inner",
     "names",
+    "steps",
+    "leapt",
 )  # parts of the state that a checkpoint holds as they are
 MOST_ROWS = 1_000_000  # rows of nodes that a run keeps in memory, some hundred bytes each
 
@@ -66,6 +68,8 @@ class State:
     last        the last aggregate, for rules that start from it
     scale       the scale of earlier rounds, for rules that remember one
     quarantine  which nodes are in quarantine
+    steps       how far the last rounds moved the model
+    leapt       whether the last round is held back because it would have moved the model far beyond that
     history     the metrics of every round
     inner       what the strategy inside remembers; None where there is none
     names       what nodes call themselves
@@ -81,6 +85,8 @@ class State:
     last: Arrays | None = None
     scale: float | None = None
     quarantine: QuarantineState = field(default_factory=QuarantineState)
+    steps: list[float] = field(default_factory=list)
+    leapt: bool = False
     history: History = field(default_factory=lambda: {"train": {}, "evaluate": {}, "server": {}})
     inner: dict[str, Any] | None = None
     names: dict[int, str] = field(default_factory=dict)

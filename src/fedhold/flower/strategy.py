@@ -38,6 +38,7 @@ from fedhold.flower.state import RobustResult, State, load, save
 from fedhold.flower.validation import Loss, Validation
 from fedhold.groups import Groups, Patterns, check_groups
 from fedhold.kernels import one_blas_thread
+from fedhold.sampling import captured, told_risk
 from fedhold.spec import DEFAULT, parse
 from fedhold.transport import Arrays, Limits, Reply, exchange, read_replies, sample, sample_size, wait_for_nodes
 
@@ -50,6 +51,10 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 SAMPLE_TO_TRAIN, SAMPLE_TO_EVALUATE, AGGREGATE, VALIDATE = range(4)
 SEED_BITS = 128
 
+# Without liars no round moved the model by more than 7 times the median of the five before it, whether rates were constant,
+# fell or warmed up; 8 where they were restarted at a hundredfold, and 9 where they rose tenfold at once.
+LEAP, RECENT = 10.0, 5
+
 
 class RobustStrategy(FedAvg):
     """FedAvg with a robust rule in place of the average, on updates: what each client adds to the model it was sent.
@@ -61,7 +66,10 @@ class RobustStrategy(FedAvg):
                       divided by its node's, as `steps` of aggregate() says. Unless given, updates count as they come
     memory            give the rule the scale of earlier rounds, as `scale` of aggregate(); for huber and spectral_huber where
                       nodes send single gradients and hold few classes each
-    byzantine         f of the certificate in the audit; a fifth of the admitted clients unless given
+    byzantine         how many of the nodes you fear to lie: a round then needs more than twice as many usable replies, and the
+                      log says how likely samples of nodes are to be captured. A step from such a sample of 10 times those
+                      of recent rounds is held back until the next round confirms it. Also f of the certificate in the
+                      audit, which is a fifth of the admitted clients unless given
     audit             a file that gets one JSON line per round: what was done to every node, and why
     audit_key         a PEM file with an Ed25519 private key that signs every line of the audit; needs the extra `sign`
     audit_max_bytes   a larger audit goes on in a new file; the full one gets a number, such as audit.jsonl.1
@@ -87,7 +95,8 @@ class RobustStrategy(FedAvg):
     A reply that cannot be used is rejected with a reason, and a round without enough good ones keeps the model. Integers and
     bools of a model have no distances: each becomes the weighted median of what the admitted clients sent. Of metrics, the
     Huber location over the nodes whose metrics are usable is taken, with capped weights, unless you give a function of your
-    own for them; the plain averages are in the audit.
+    own for them (of more than 1,000 numbers the median); the plain averages are in the audit. A metric counts if more than
+    half of the nodes have it. Evaluation has the same quorum; without it a round has no metrics from nodes.
     """
 
     def __init__(
@@ -135,6 +144,10 @@ class RobustStrategy(FedAvg):
             None if audit_max_bytes is None else integer(audit_max_bytes, "audit_max_bytes", at_least=1)
         )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        if not isinstance(quarantine, Quarantine | None):
+            raise TypeError(
+                f"quarantine must be Quarantine(...) or None, got {quarantine!r}. Pass Quarantine() for the usual."
+            )
         self.quarantine = quarantine
         self.max_reply_bytes = None if max_reply_bytes is None else integer(max_reply_bytes, "max_reply_bytes")
         self.wait = positive(wait, "wait", zero=True)
@@ -217,6 +230,7 @@ class RobustStrategy(FedAvg):
         evaluate_config  sent to every node that is asked to evaluate
         evaluate_fn      (round, arrays) -> metrics of the server's own, before the first round and after each
         """
+        integer(num_rounds, "num_rounds")
         saved = self._saved()
         if saved is not None and saved.round:
             raise ValueError(
@@ -239,6 +253,7 @@ class RobustStrategy(FedAvg):
         """
         if self.checkpoint is None:
             raise ValueError("resume needs a checkpoint; met None. Pass RobustStrategy(checkpoint='run/').")
+        integer(num_rounds, "num_rounds")
         state = self._saved()
         if state is None:
             if initial_arrays is None:
@@ -282,6 +297,7 @@ class RobustStrategy(FedAvg):
         These are the calls of Flower's own `start`. What differs: it begins at any round, exchanges messages in a way that a
         bad reply cannot end, and writes audit and checkpoint after every round.
         """
+        positive(timeout, "timeout", zero=True)
         self._state, self._no_reply = state, f"no reply within {timeout:g} s"
         check_groups(list(state.model.arrays), self.rule.groups, self.rule.exclude)
         log.info("Starting %s: rounds %d to %d", type(self).__name__, state.round + 1, num_rounds)
@@ -297,6 +313,14 @@ class RobustStrategy(FedAvg):
         if state.round == 0:
             evaluate_here()
             self._write(state)
+        if self.rule.byzantine and self.fraction_train and state.round < num_rounds:
+            fraction, least = self.fraction_train, self.min_train_nodes
+            there = wait_for_nodes(
+                grid, fraction=fraction, least=least, available=self.min_available_nodes, wait=self.wait
+            )
+            asked, left = sample_size(len(there), fraction, least), num_rounds - state.round
+            risk, warned = told_risk(len(there), self.rule.byzantine, asked, left)
+            log.log(logging.WARNING if warned else logging.INFO, risk)
         for t in range(state.round + 1, num_rounds + 1):
             log.info("")
             log.info("[ROUND %d/%d]", t, num_rounds)
@@ -387,9 +411,9 @@ class RobustStrategy(FedAvg):
         log_rows("train", current.record, len(current.train), log)
         if self.quarantine is not None:
             seen = judge_round(current.record).values()
-            asked = [message.metadata.dst_node_id for message in current.train]
+            sent = [reply.node for reply in read if reply.answered]
             bad = offenders(seen, self.quarantine.share, accuses=self.rule.accuses)
-            state.quarantine = state.quarantine.after(self.quarantine, server_round, asked, bad)
+            state.quarantine = state.quarantine.after(self.quarantine, server_round, sent, bad)
         if made.model is None:
             log.warning("Round %d keeps the model: %s", server_round, made.note)
             return None, made.metrics
@@ -403,6 +427,8 @@ class RobustStrategy(FedAvg):
         """What becomes of the aggregate of a round: the next model, or none and the reason why the model is kept."""
         if outcome.model is None:
             return Proposal(None, metrics, outcome.record.note)
+        if note := self._leap(current, outcome.model):
+            return Proposal(None, None, note)
         if self._inner is None:
             note = self._objection(outcome.model)
             return Proposal(outcome.model if note is None else None, metrics, note)
@@ -418,6 +444,28 @@ class RobustStrategy(FedAvg):
             return None if passed else f"the new model fails check_model, which returned {one_line(repr(passed))}"
         except Exception as problem:  # a model that liars made may be one that the test cannot stand
             return f"the new model fails check_model: {one_line(f'{type(problem).__name__}: {problem}')}"
+
+    def _leap(self, current: Round, moved: Model) -> str | None:
+        """Why a round is held back that would move the model far beyond what recent rounds did; None where it is not.
+
+        It is for samples that may be captured: liars who are most of one are likely not most of the next. So a second such
+        round in a row is believed, as where a learning rate rises.
+        """
+        state, asked = current.state, len(current.train)
+        if not captured(current.nodes, min(self.rule.byzantine or 0, current.nodes), asked, ties=True):
+            return None
+        with np.errstate(over="ignore"):
+            parts = [float(np.linalg.norm(part)) for part in moved.minus(current.model).values()]
+        step, usual = math.hypot(*parts), float(np.median(state.steps)) if state.steps else 0.0
+        far = step > LEAP * usual > 0
+        if far and not state.leapt:
+            state.leapt = True
+            return (
+                f"a step of {step:.3g}, where recent rounds made {usual:.3g}, from a sample that liars may have captured: it "
+                "is held back unless the next round confirms it"
+            )
+        state.steps, state.leapt = [*([] if far else state.steps), step][-RECENT:], False
+        return None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -438,6 +486,17 @@ class RobustStrategy(FedAvg):
         read = self._read(current, current.evaluate, replies, like=None)
         claimed = {reply.node: reply.samples for reply in read if reply.samples is not None}
         averages, metrics = self._averaged(read, claimed, self.rule.sample_cap, self.evaluate_metrics_aggr_fn)
+        asked, usable = len(current.evaluate), len(averages.samples)
+        found = (
+            sum(reply.answered for reply in read) - usable
+        )  # who sent what cannot be used is one of the liars feared
+        needed = self.rule.needed(asked, max(self.rule.feared(asked, current.nodes) - found, 0))
+        if usable < needed:
+            log.warning(
+                "Round %d has no evaluation: %d of %d nodes asked sent usable metrics, and the quorum is %d",
+                *(server_round, usable, asked, needed),
+            )
+            averages, metrics = replace(averages, plain={}), None
         rows = tuple(
             NodeRecord(str(reply.node), "evaluate", "rejected", reason, claimed=reply.claimed)
             for reply in read
@@ -470,7 +529,8 @@ class RobustStrategy(FedAvg):
         for node, used in averages.samples.items():
             one = present[node]
             count = int(used) if isinstance(one.claimed, int) and one.claimed == used else used
-            metrics = MetricRecord({**(one.metrics or {}), self.weighted_by_key: count})
+            usual = {name: value for name, value in (one.metrics or {}).items() if name in averages.robust}
+            metrics = MetricRecord({**usual, self.weighted_by_key: count})
             records.append(RecordDict({**(one.content or {}), one.key: metrics}))
         return replace(averages, plain={}), function(records, self.weighted_by_key)
 
@@ -497,9 +557,11 @@ class RobustStrategy(FedAvg):
         size, t = sample_size(len(nodes), fraction, least), current.record.round
         out: list[int] = []
         if self.quarantine is not None:
-            out = current.state.quarantine.left_out(t, nodes, max(least, bound, self.rule.needed(size)))
+            needed = max(self.rule.needed(size), 2 * (self.rule.byzantine or 0) + 1)
+            out = current.state.quarantine.left_out(t, nodes, max(least, bound, needed))
         if out:
             log.warning("Round %d: in quarantine: %s", t, ", ".join(map(str, out)))
+        current.nodes = len(nodes) - len(out)
         return sample([node for node in nodes if node not in out], size, self._rng(purpose, current)), out
 
     def _messages(

@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedhold.transport.replies import Limits, Step, error_reply, is_genuine, unreadable
+from fedhold.transport.replies import Limits, Step, error_reply, is_genuine, is_overload, unreadable
 
 if TYPE_CHECKING:
     from fedhold.transport.link import Link
@@ -50,7 +50,12 @@ def wait_for_nodes(grid: Grid, *, fraction: float, least: int, available: int, w
     began = time.monotonic()
     logged = -LOG_EVERY
     while True:
-        nodes = sorted(set(grid.get_node_ids()))
+        try:
+            nodes = sorted(set(grid.get_node_ids()))
+        except Exception as problem:
+            if not is_overload(problem):
+                raise
+            nodes = []
         needed = max(available, sample_size(len(nodes), fraction, least))
         if len(nodes) >= needed:
             return nodes
@@ -93,7 +98,7 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout: float, limits: Li
     for message in messages:
         message.metadata.group_id = f"{message.metadata.group_id}{secrets.token_hex(16)}"
     link = _link_of(grid)
-    ids = list(grid.push_messages(messages)) if link is None else link.push(messages)
+    ids = list(grid.push_messages(messages)) if link is None else link.push(messages, timeout)
     replies, fetches = list[Message](), list[_Fetch]()
     for message, name in zip(messages, ids + [""] * (len(messages) - len(ids)), strict=True):
         if name:
@@ -133,7 +138,7 @@ def _from_memory(grid: Grid, name: str, message: Message) -> Iterator[Step]:
         except Exception as problem:  # a liar chooses the bytes, and so what the decoder raises
             if isinstance(problem, OSError) or type(problem).__module__.partition(".")[0] in NETWORK:
                 raise
-            yield Step([error_reply(message, unreadable(problem))], done=True)
+            yield Step([error_reply(message, unreadable(problem), refused=True)], done=True)
             return
         answers = (r.metadata.reply_to_message_id == name and is_genuine(r, message) for r in got)
         yield Step(got, done=any(answers), moved=bool(got))

@@ -40,6 +40,7 @@ from fedhold.transport.replies import (
     Step,
     error_reply,
     is_genuine,
+    is_overload,
     refuse_beyond,
     unreadable,
 )
@@ -47,10 +48,15 @@ from fedhold.transport.replies import (
 Record = ArrayRecord | ConfigRecord | MetricRecord
 
 SLICE = 0.25  # seconds after which a step ends, so that others come to their turn
+BUSY = 3.0  # seconds between two attempts to push messages to a SuperLink that answers 5xx
 SUPERLINK = 1  # Flower's id for the SuperLink, which answers itself for nodes that are gone
 MAGIC = b"\x93NUMPY\x01\x00"  # how arrays in NumPy's format begin; two bytes with the length of the header follow
 LINE = 64  # bytes to which NumPy aligns the numbers after a header
 LINES = 128  # NumPy reads headers up to 10,000 bytes
+
+
+class _GoneError(Exception):
+    """The SuperLink no longer has a part of a reply, which need not be the fault of its node."""
 
 
 @dataclass(frozen=True)
@@ -80,22 +86,31 @@ class Link:
         ask, pull, confirm = client.PullMessages, client.PullObject, client.ConfirmMessageReceived
         return Link(grid, own.node, own.run.run_id, ask, pull, confirm)
 
-    def push(self, messages: Sequence[Message]) -> list[str]:
-        """Push the messages, and return their ids; where the SuperLink refuses them, once more with salt in them."""
-        try:
-            return list(self.grid.push_messages(messages))
-        except HTTPStatusError as problem:
-            logging.getLogger("flwr").warning(
-                "The SuperLink refuses the messages; they are sent again with salt: %s", one_line(problem)
-            )
+    def push(self, messages: Sequence[Message], timeout: float) -> list[str]:
+        """Push the messages, and return their ids; where the SuperLink refuses them, once more with salt in them.
+
+        Where it then answers 5xx, they are pushed again and again for `timeout` seconds, and at the end are not delivered.
+        """
+        end, salted = time.monotonic() + timeout, False
+        while True:
+            try:
+                return list(self.grid.push_messages(messages))
+            except HTTPStatusError as problem:
+                if salted and not is_overload(problem):
+                    raise
+                if salted and time.monotonic() >= end:
+                    return []
+                log = logging.getLogger("flwr")
+                log.warning("The SuperLink refuses the messages; they are sent again with salt: %s", one_line(problem))
+                time.sleep(BUSY if salted else 0.0)
             salt(messages)
-            return list(self.grid.push_messages(messages))
+            salted = True
 
     def fetch(self, name: str, message: Message, limits: Limits) -> Iterator[Step]:
         """The steps to the reply to a message that the SuperLink knows by this name. It then forgets what it holds of it."""
         announced = ""  # the id of the reply, once there is one
         try:
-            while (found := self._reply_to(name)) is None:
+            while (found := (yield from self._reply_to(name))) is None:
                 yield Step()
             head, tree = found
             announced = str(head.metadata.message_id)
@@ -115,8 +130,10 @@ class Link:
                     raise BadReplyError(f"a reply in the name of node {inside.src_node_id}")
                 if not is_genuine(reply, message):
                     raise BadReplyError("a reply without the secret of the message")
-        except BadReplyError as problem:
+        except _GoneError as problem:
             reply = error_reply(message, str(problem))
+        except BadReplyError as problem:
+            reply = error_reply(message, str(problem), refused=True)
         except HTTPStatusError as problem:  # the SuperLink is there, but chokes on this reply
             reply = error_reply(message, f"the SuperLink does not hand it out: {problem}")
         if announced:
@@ -126,9 +143,9 @@ class Link:
                 )
         yield Step([reply], done=True)
 
-    def _reply_to(self, name: str) -> tuple[Any, Any] | None:
+    def _reply_to(self, name: str) -> Generator[Step, None, tuple[Any, Any] | None]:
         """What the SuperLink says of the reply to a message, and the tree of its objects; None where there is none yet."""
-        answer = self.ask(PullAppMessagesRequest(message_ids=[name]))
+        answer = yield from _answered(self.ask, PullAppMessagesRequest(message_ids=[name]))
         pairs = zip(answer.messages_list, answer.message_object_trees, strict=True)
         # The SuperLink also hands out messages of users to agents.
         return next((pair for pair in pairs if pair[0].metadata.reply_to_message_id == name), None)
@@ -144,9 +161,10 @@ class Link:
             yield Step(moved=moved, unfinished=reason)
             moved, end = False, time.monotonic() + SLICE
             while missing and time.monotonic() < end:
-                answer = self.pull(PullObjectRequest(node=self.node, run_id=self.run, object_id=missing[-1]))
+                request = PullObjectRequest(node=self.node, run_id=self.run, object_id=missing[-1])
+                answer = yield from _answered(self.pull, request)
                 if not answer.object_found:
-                    raise BadReplyError("part of the reply is gone; its upload may have taken too long")
+                    raise _GoneError("part of the reply is gone; its upload may have taken too long")
                 if not answer.object_available:
                     break
                 moved = True
@@ -154,6 +172,21 @@ class Link:
                 refuse_beyond(limits.sent, total, "bytes")
                 contents[missing.pop()] = answer.object_content
         return contents
+
+
+def _answered(ask: Callable[[Any], Any], request: Any) -> Generator[Step, None, Any]:
+    """The answer to a question, which is asked again, one step each, while the SuperLink answers 5xx.
+
+    That is no fault of the node whose reply it is: another one may have announced so many objects that the database is busy.
+    """
+    while True:
+        try:
+            return ask(request)
+        except HTTPStatusError as problem:
+            if not is_overload(problem):
+                raise
+            status = problem.response.status_code
+            yield Step(unfinished=f"no reply in time: the SuperLink answered {status} when it was last asked")
 
 
 def _inflated(name: str, contents: dict[str, bytes], limits: Limits) -> Message:

@@ -22,6 +22,7 @@ KINDS = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}  # NumPy's k
 WIDEST = 8  # the most bytes of one number
 STYPE = "numpy.ndarray"  # Flower's name for the one way of writing arrays that is accepted
 UNREADABLE = 4  # Flower's code for a reply that is not to be had
+REFUSED = 1000  # our code, which Flower has not, for a reply that its node sent and that cannot be used
 REASON = 250  # characters of a reason, whatever a client's keys and dtypes add to it
 
 
@@ -101,14 +102,19 @@ class Step(NamedTuple):
     unfinished: str | None = None
 
 
-def error_reply(message: Message, reason: str) -> Message:
-    """A reply that says why there is none that can be used."""
-    return Message(Error(UNREADABLE, one_line(reason)), reply_to=message)
+def error_reply(message: Message, reason: str, *, refused: bool = False) -> Message:
+    """A reply that says why there is none that can be used: because of what the node sent, or because nothing came of it."""
+    return Message(Error(REFUSED if refused else UNREADABLE, one_line(reason)), reply_to=message)
 
 
 def unreadable(problem: Exception) -> str:
     """The reason for a reply whose bytes made the decoder raise this."""
     return f"the reply could not be read: {type(problem).__name__}: {one_line(problem)}"
+
+
+def is_overload(problem: Exception) -> bool:
+    """Whether a SuperLink answered with a status of 5xx, as one whose database is busy does: the next question may succeed."""
+    return getattr(getattr(problem, "response", None), "status_code", 0) >= 500
 
 
 def is_genuine(reply: Message, message: Message) -> bool:
@@ -207,6 +213,8 @@ def _read(
     limits: Limits,
 ) -> Reply:
     """The reply of one node; the parameters are those of read_replies()."""
+    if reply.has_error() and reply.error.code == REFUSED:
+        return Reply(node, reason=one_line(reply.error.reason), answered=True)
     if reply.has_error():
         return Reply(node, reason=f"error {reply.error.code}: {one_line(reply.error.reason or 'without a reason')}")
     if not reply.has_content():
