@@ -12,8 +12,9 @@ A server hands `aggregate` what m clients sent, an m x d matrix that is never bu
 from fedhold import bounds, sampling, thresholds
 from fedhold.aggregation import aggregate
 from fedhold.certificate import Certificate
+from fedhold.diagnosis import Diagnosis, diagnose
 from fedhold.geometry import Geometry
-from fedhold.result import Aggregation, Client, Clients
+from fedhold.result import Aggregation, Client, Clients, Guarded
 from fedhold.spec import MIXINGS, RULES
 from fedhold.updates import open_update, open_updates, save_update
 
@@ -24,9 +25,12 @@ __all__ = [
     "Certificate",
     "Client",
     "Clients",
+    "Diagnosis",
     "Geometry",
+    "Guarded",
     "aggregate",
     "bounds",
+    "diagnose",
     "open_update",
     "open_updates",
     "sampling",

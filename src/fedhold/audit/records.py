@@ -73,6 +73,8 @@ class RoundRecord:
                   could be used, and how many the round needed
     f             how many liars the rule had to withstand among the clients that were left; None for rules that need no f
     validation    {"before": ..., "after": ...}: the loss of the model on data of the server; None without such data
+    guard         the fields of `fedhold.Guarded`: which candidate a guard has chosen, and by how much; None without a guard
+    diagnosis     which clients form groups, in words; None where they form one, or where that was not found on the way
     """
 
     run: str
@@ -91,6 +93,8 @@ class RoundRecord:
     quorum: Mapping[str, int] | None = None
     f: int | None = None
     validation: Mapping[str, float] | None = None
+    guard: Mapping[str, Any] | None = None
+    diagnosis: str | None = None
 
 
 def append(path: Path, record: RoundRecord) -> None:

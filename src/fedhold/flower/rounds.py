@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
+from numpy.typing import ArrayLike
 
 from fedhold.aggregation import aggregate
 from fedhold.audit import NodeRecord, RoundRecord, Seen, shown_name
@@ -159,6 +160,7 @@ def aggregate_replies(
     rng: np.random.Generator | None,
     *,
     root: Arrays | None = None,
+    guard: Callable[[ArrayRecord], ArrayLike] | None = None,
 ) -> Outcome:
     """Aggregate the replies that can be used. Where that cannot be done, keep the model and say why.
 
@@ -168,6 +170,7 @@ def aggregate_replies(
     rule     how to aggregate
     rng      for rules that draw; None for others
     root     the server's own model, for rules that compare clients with it
+    guard    the loss of a model on each of the server's samples
     """
     began, model = time.perf_counter(), opened.model
     good = [reply for reply in replies if reply.reason is None]
@@ -195,6 +198,8 @@ def aggregate_replies(
         call["start"] = form(model.moved(opened.state.last))
     if root is not None:
         call["root"] = form(root)
+    if guard is not None:
+        call["guard"] = partial(_losses_of, guard, model, whole=rule.takes_whole)
     try:
         result = aggregate(
             [*(form(reply.arrays or {}) for reply in good), *[None] * unusable],
@@ -213,6 +218,8 @@ def aggregate_replies(
     moved = model.after(result.value, whole=rule.takes_whole)
     if moved is None:
         return kept("the aggregate is not finite")
+    if result.guard is not None and result.guard.note:
+        log.warning("Round %d: %s", opened.record.round, result.guard.note)
     seconds = {"aggregation": time.perf_counter() - began}
     record = ended(
         {reply.node: client for reply, client in zip(good, result.clients[: len(good)], strict=True)},
@@ -223,8 +230,20 @@ def aggregate_replies(
         certificate=_certificate(result, rule, quorum["usable"]) if rule.certify else None,
         seconds=seconds,
         f=result.f,
+        guard=None if result.guard is None else asdict(result.guard),
+        diagnosis=None if (found := result.diagnosis) is None or not found.differ else found.text,
     )
     return Outcome(moved, record)
+
+
+def _losses_of(
+    guard: Callable[[ArrayRecord], ArrayLike], model: Model, value: Mapping[str, Any], *, whole: bool
+) -> ArrayLike:
+    """The losses of the model that an aggregate leads to."""
+    moved = model.after(value, whole=whole)
+    if moved is None:
+        raise ValueError("the aggregate is not finite")
+    return guard(moved.record())
 
 
 def _certificate(result: Aggregation, rule: Rule, admitted: int) -> dict[str, Any] | None:

@@ -54,6 +54,8 @@ class RobustStrategy(FedAvg):
                       subclass of FedAvg. It says what to send, and gets the robust aggregate as one client's reply
     validate          the loss of a model on data of the server's own, or Validation(...): what the replies of some nodes do to
                       it goes into the audit
+    guard             the loss of a model on each of 30 to 100 samples of the server's own, as `guard` of aggregate(): honest
+                      minorities are followed where these samples say so. `validate` takes the same function
     on_round          is called with the RoundRecord of every round; what it raises is logged, and ends nothing
     name_key          nodes may call themselves by a text under this key in a ConfigRecord of their replies
     seed              of node sampling, and of rules that draw: the same seed and nodes give the same bits. Unless given it is
@@ -81,6 +83,7 @@ class RobustStrategy(FedAvg):
         wait: float = 600.0,
         around: FedAvg | None = None,
         validate: Validation | Loss | None = None,
+        guard: Loss | None = None,
         on_round: Callable[[RoundRecord], object] | None = None,
         name_key: str = "node-name",
         seed: int | None = None,
@@ -96,6 +99,7 @@ class RobustStrategy(FedAvg):
         self.validation = (
             Validation(validate) if validate is not None and not isinstance(validate, Validation) else validate
         )
+        self.guard = guard
         self.on_round = on_round
         self.name_key = name_key
         self.audit = None if audit is None else Path(audit)
@@ -316,6 +320,7 @@ class RobustStrategy(FedAvg):
             self.rule,
             self._rng(AGGREGATE, current) if self.rule.takes("rng") else None,
             root=self.validation.root(current.model) if self.validation and self.rule.takes("root") else None,
+            guard=self.guard,
         )
         rows = outcome.record.nodes
         used = {int(row.node): row.samples for row in rows if row.samples and row.status != "rejected"}
