@@ -28,7 +28,7 @@ def test_the_samples_decide_and_the_audit_says_so(tmp_path):
     loose = run(RobustStrategy(guard=losses(1.7), audit=tmp_path / "a", fraction_evaluate=0.0))
     strict = run(RobustStrategy(guard=losses(-3.0), audit=tmp_path / "b", fraction_evaluate=0.0))
     np.testing.assert_array_equal(strict.arrays["w"].numpy(), plain.arrays["w"].numpy())
-    assert loose.arrays["w"].numpy().mean() > plain.arrays["w"].numpy().mean() + 0.2
+    assert loose.arrays["w"].numpy().mean() > plain.arrays["w"].numpy().mean() + 0.05
     (one,), (two,) = read(tmp_path / "a"), read(tmp_path / "b")
     assert one.guard["taken"] in ("huber", "near_mean")
     assert one.guard["gain"] > 2 * one.guard["error"] > 0
