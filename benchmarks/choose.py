@@ -265,6 +265,15 @@ The guard costs 2.2 points where nobody lies, the default 21.7. On a fourth seed
 value within s. Samples that lack the minority's classes leave the rule as it is. A minority that is far further away
 than s is followed by s a round. A backdoor does not show in a loss, and an adversary who knows the samples can look
 for lies that they miss.
+
+Where it does not pay: ten clients with Dirichlet .1 of 10,000 images, unequal sizes, a CNN, one local epoch, 15 rounds, two seeds
+(`benchmarks/guard.py dirichlet --seeds 100 101`). The guard kept the default in 22 of 30 rounds where nobody lied:
+
+| rule | nobody lies | two flip labels |
+|---|---|---|
+| `mean` | 67.1 | 57.6 |
+| `spectral_huber` | 58.4 | 52.4 |
+| `spectral_huber`, guarded | 56.2 | 60.2 |
 """
 
 
