@@ -266,8 +266,8 @@ value within s. Samples that lack the minority's classes leave the rule as it is
 than s is followed by s a round. A backdoor does not show in a loss, and an adversary who knows the samples can look
 for lies that they miss.
 
-Where it does not pay: ten clients with Dirichlet .1 of 10,000 images, unequal sizes, a CNN, one local epoch, 15 rounds, two seeds
-(`benchmarks/guard.py dirichlet --seeds 100 101`). The guard kept the default in 22 of 30 rounds where nobody lied:
+Where it does not pay: ten clients with Dirichlet .1 of 10,000 images, unequal sizes, a CNN, one local epoch, 15 rounds,
+two seeds (`benchmarks/guard.py dirichlet --seeds 100 101`). The guard kept the default in 22 of 30 rounds where nobody lied:
 
 | rule | nobody lies | two flip labels |
 |---|---|---|
