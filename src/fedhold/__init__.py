@@ -13,8 +13,9 @@ from fedhold import bounds, sampling, thresholds
 from fedhold.aggregation import aggregate
 from fedhold.buffer import Buffer
 from fedhold.certificate import Certificate
+from fedhold.diagnosis import Diagnosis, diagnose
 from fedhold.geometry import Geometry
-from fedhold.result import Aggregation, Client, Clients
+from fedhold.result import Aggregation, Client, Clients, Guarded
 from fedhold.spec import MIXINGS, RULES
 from fedhold.updates import open_update, open_updates, save_update
 
@@ -26,9 +27,12 @@ __all__ = [
     "Certificate",
     "Client",
     "Clients",
+    "Diagnosis",
     "Geometry",
+    "Guarded",
     "aggregate",
     "bounds",
+    "diagnose",
     "open_update",
     "open_updates",
     "sampling",

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.certificate import Certificate, Proof
+from fedhold.diagnosis import Diagnosis, diagnosed
 from fedhold.kernels import Vector, Weights
 
-__all__ = ["CLIPPED", "DROPPED", "KEPT", "REJECTED", "STATUSES", "Aggregation", "Client", "Clients"]
+__all__ = ["CLIPPED", "DROPPED", "KEPT", "REJECTED", "STATUSES", "Aggregation", "Client", "Clients", "Guarded"]
 
 STATUSES = np.array(["kept", "clipped", "dropped", "rejected"])
 KEPT, CLIPPED, DROPPED, REJECTED = range(4)  # the place of each among them
@@ -121,6 +122,24 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+@dataclass(frozen=True)
+class Guarded:
+    """What a guard has chosen.
+
+    taken   "rule", "huber" or "near_mean", from the strictest to the loosest
+    losses  the mean loss of each on the server's samples; empty where the guard failed
+    gain    by how much the loss of the one taken is lower than that of the rule
+    error   the standard error of that difference, over the samples
+    note    why the guard had no say; "" where it had
+    """
+
+    taken: str
+    losses: Mapping[str, float]
+    gain: float
+    error: float
+    note: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Aggregation:
     """One aggregate that liars could not capture, and how it was found.
@@ -141,6 +160,8 @@ class Aggregation:
                 remember none
     groups      the result in each group of arrays, by its name, where there are groups. `weights` and `certificate` are then
                 None, and those of the groups say what there is to say
+    guard       which candidate a guard has chosen, and by how much; None without one. Everything else here is then about that
+                candidate, except `rule` and `f`
     """
 
     value: Any
@@ -153,6 +174,18 @@ class Aggregation:
     proof: Proof | None = field(repr=False)
     scale: float | None = None
     groups: Mapping[str, Aggregation] = field(default_factory=dict, repr=False)
+    guard: Guarded | None = None
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis | None:
+        """Which clients form groups, where the rule has found the distances between all pairs on its way; else None.
+
+        The default rule finds them for up to 128 clients. `fedhold.diagnose(updates)` does so for any updates.
+        """
+        squares = None if self.proof is None else self.proof.geometry.known_squared_distances
+        if squares is None:
+            return None
+        return diagnosed(squares, np.flatnonzero(self.clients.statuses != "rejected"), len(self.clients))
 
     @cached_property
     def certificate(self) -> Certificate | None:
@@ -168,4 +201,5 @@ class Aggregation:
         counts = {status: len(self.clients.with_status(status)) for status in STATUSES}
         told = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
         told += "" if self.f is None else f"; f={self.f}"
+        told += "" if self.guard is None else f"; guard took {self.guard.taken}"
         return f"Aggregation({self.rule!r}: {told}; converged={self.converged}, iterations={self.iterations})"

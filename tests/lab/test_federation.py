@@ -647,3 +647,46 @@ def test_searching_attacks_in_a_run(attack, simple):
     assert worse > 0.999 * plain
     with pytest.raises(ValueError, match="server"):
         rsa(task, shards, penalty=0.1, attack=attack, byzantine=LIARS, rounds=1, step=STEP)
+
+
+def test_a_guard_follows_a_minority_that_its_samples_know():
+    """Four of twelve clients alone see the last input, and no other; the server's samples are of all clients."""
+    rng, m = np.random.default_rng(103), 12
+    inputs = rng.standard_normal((600, 20)) * ([0.3] * 19 + [0.0])
+    inputs[:200] = rng.standard_normal((200, 20)) * ([0.0] * 19 + [2.0])
+    samples = Samples(inputs, inputs @ np.ones(20) + 0.01 * rng.standard_normal(600))
+    shards = shard(samples, np.array_split(np.arange(600), m))
+    common = {"rule": "spectral_huber", "rounds": 20, "step": 0.2, "seed": 1}
+    task = LinearRegression(samples)
+    plain, guarded = federate(task, shards, **common), federate(task, shards, guard=60, **common)
+    assert guarded.history[-1].metrics["loss"] < 0.5 * plain.history[-1].metrics["loss"]
+    again = federate(task, shards, guard=60, **common)
+    np.testing.assert_array_equal(again.w, guarded.w)
+
+
+def test_a_guard_needs_losses_and_samples():
+    task, shards = world()
+
+    class Bare:
+        d, initial, gradients, evaluate = task.d, task.initial, task.gradients, task.evaluate
+
+    with pytest.raises(TypeError, match="the loss on each sample"):
+        federate(Bare(), shards, rounds=1, step=STEP, guard=5)
+    with pytest.raises(ValueError, match="Lower guard"):
+        federate(task, shards, rounds=1, step=STEP, guard=10**6)
+
+
+def test_losses_are_those_that_are_measured():
+    rng = np.random.default_rng(0)
+    samples = Samples(rng.random((30, 4)).astype(np.float32), rng.integers(0, 3, 30))
+    module = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+    numbers = world()[0]
+    for task, own in (
+        (Mlp(samples, hidden=5, classes=3), samples),
+        (TorchTask(module, torch.nn.CrossEntropyLoss(reduction="none"), samples), samples),
+        (numbers, numbers.samples),
+    ):
+        w = task.initial(rng) + 0.1
+        losses = task.losses(w, own)
+        assert losses.shape == (len(own),)
+        assert losses.mean() == pytest.approx(task.measure(w, own)["loss"], rel=1e-6)

@@ -163,6 +163,10 @@ def _summary(rounds: Sequence[RoundRecord], ranked: Sequence[Standing], notes: I
         ("rounds without a new model", kept or "none"),
         ("run", visible(rounds[-1].run)),
     ]
+    if taken := Counter(str(record.guard.get("taken")) for record in rounds if record.guard):
+        facts.append(("guard", ", ".join(f"took {visible(name)} in {count}" for name, count in taken.most_common())))
+    if told := [record for record in rounds if record.diagnosis]:
+        facts.append((f"groups, in round {told[-1].round}", visible(told[-1].diagnosis or "")))
     blocks: list[Block] = [*(Paragraph(visible(note)) for note in notes), Table("summary", ("", ""), facts)]
     if why:
         rows = [(ranges(when), reason) for reason, when in why.items()]
@@ -347,6 +351,7 @@ def _strangeness(row: NodeRecord) -> tuple[bool, float]:
 def _round_row(record: RoundRecord) -> dict[str, object]:
     seen = judge_round(record).values()
     proof, quorum, loss = record.certificate or {}, record.quorum or {}, record.validation or {}
+    guard = record.guard or {}
     return {
         **{
             "round": record.round,
@@ -360,6 +365,8 @@ def _round_row(record: RoundRecord) -> dict[str, object]:
         **{"converged": record.converged, "iterations": record.iterations},
         **{"certificate f": proof.get("f"), "certificate radius": proof.get("radius")},
         **{"loss before": loss.get("before"), "loss after": loss.get("after")},
+        **{"guard took": guard.get("taken"), "guard gain": guard.get("gain"), "guard error": guard.get("error")},
+        "groups": record.diagnosis,
         **{"seconds": record.seconds.get("round"), "seconds of aggregation": record.seconds.get("aggregation")},
     }
 

@@ -95,6 +95,8 @@ class RoundRecord:
     validation    {"before": ..., "after": ...}: the loss of the model on data of the server; None without such data
     corrected     how many numbers of the new model were raised because they are negative, or far too small, where no client's
                   are, such as variances
+    guard         the fields of `fedhold.Guarded`: which candidate a guard has chosen, and by how much; None without a guard
+    diagnosis     which clients form groups, in words; None where they form one, or where that was not found on the way
     model         {"before": ..., "after": ...}: the SHA-256 of the model that was sent, and of the one after the round, as
                   array_hash() computes it
 
@@ -124,6 +126,8 @@ class RoundRecord:
     scale: float | None = None
     validation: Mapping[str, float | None] | None = None
     corrected: int = 0
+    guard: Mapping[str, Any] | None = None
+    diagnosis: str | None = None
     model: Mapping[str, str] | None = None
 
 

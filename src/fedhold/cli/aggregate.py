@@ -77,6 +77,8 @@ def aggregate(
     console = Console(highlight=False)
     _print_clients(console, result, names)
     print_line(console, repr(result))
+    if result.diagnosis is not None and result.diagnosis.differ:
+        print_line(console, result.diagnosis.text)
     print_line(console, f"Result: {out}")
 
 
@@ -246,6 +248,7 @@ def _report(result: Aggregation, names: Sequence[str]) -> dict[str, Any]:
         "f": result.f,
         "converged": result.converged,
         "iterations": result.iterations,
+        "groups": result.diagnosis.text if result.diagnosis else None,
         "clients": [
             {"file": name, **{key: plain(value) for key, value in row.items()}}
             for name, row in zip(names, result.clients.to_dicts(), strict=True)

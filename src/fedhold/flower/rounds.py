@@ -6,16 +6,17 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
+from numpy.typing import ArrayLike
 
 from fedhold.aggregation import aggregate
 from fedhold.audit import NodeRecord, RoundRecord, array_hash, certificate_of, row_of, with_reason
@@ -180,6 +181,7 @@ def aggregate_replies(
     rng: np.random.Generator | None,
     *,
     root: Arrays | None = None,
+    guard: Callable[[ArrayRecord], ArrayLike] | None = None,
 ) -> Outcome:
     """Aggregate the replies that can be used. Where that cannot be done, keep the model and say why.
 
@@ -189,6 +191,7 @@ def aggregate_replies(
     rule     how to aggregate
     rng      for rules that draw; None for others
     root     the server's own model, for rules that compare clients with it
+    guard    the loss of a model on each of the server's samples
     """
     began, model = time.perf_counter(), opened.model
     good = [reply for reply in replies if reply.reason is None]
@@ -221,6 +224,8 @@ def aggregate_replies(
         call["steps"] = [*((reply.metrics or {}).get(rule.steps_key) for reply in good), *[None] * unusable]
     if rule.memory:
         call["scale"] = opened.state.scale
+    if guard is not None:
+        call["guard"] = partial(_losses_of, guard, model, whole=rule.takes_whole)
     try:
         result = aggregate(
             [*(form(reply.arrays or {}) for reply in good), *[None] * unusable],
@@ -245,6 +250,8 @@ def aggregate_replies(
     if moved is None:
         return kept("the aggregate is not finite")
     raised, corrected = positive_after(result, moved.arrays, [reply.arrays or {} for reply in good], model.arrays)
+    if result.guard is not None and result.guard.note:
+        log.warning("Round %d: %s", opened.record.round, result.guard.note)
     seconds = {"aggregation": time.perf_counter() - began}
     clients = dict(zip((reply.node for reply in good), result.clients[: len(good)], strict=True))
     record = ended(
@@ -258,6 +265,8 @@ def aggregate_replies(
         f=result.f,
         corrected=corrected,
         scale=result.scale,
+        guard=None if result.guard is None else asdict(result.guard),
+        diagnosis=None if (groups := result.diagnosis) is None or not groups.differ else groups.text,
     )
     rows = _with_cosines(record.nodes, good, clients, model, moved)
     return Outcome(Model(moved.arrays | raised), replace(record, nodes=rows))
@@ -288,6 +297,16 @@ def _with_cosines(
         if math.isfinite(cosine):
             cosines[str(reply.node)] = cosine
     return tuple(replace(row, cosine=cosines.get(row.node)) for row in rows)
+
+
+def _losses_of(
+    guard: Callable[[ArrayRecord], ArrayLike], model: Model, value: Mapping[str, Any], *, whole: bool
+) -> ArrayLike:
+    """The losses of the model that an aggregate leads to."""
+    moved = model.after(value, whole=whole)
+    if moved is None:
+        raise ValueError("the aggregate is not finite")
+    return guard(moved.record())
 
 
 def _row(reply: Reply, client: Client | None) -> NodeRecord:

@@ -86,6 +86,8 @@ class RobustStrategy(FedAvg):
     check_model       a test of a new model, as an ArrayRecord: where it is false or raises, the round keeps the model it had
     groups            as for aggregate(), by the keys of the ArrayRecord: "adapters", or {"head": "head.*"}
     exclude           patterns of the keys of arrays that stay as they are in the model
+    guard             the loss of a model on each of 30 to 100 samples of the server's own, as `guard` of aggregate(): honest
+                      minorities are followed where these samples say so. `validate` takes the same function
     on_round          is called with the RoundRecord of every round; what it raises is logged, and ends nothing
     name_key          nodes may call themselves by a text under this key in a ConfigRecord of their replies
     seed              of node sampling, and of rules that draw: the same seed and nodes give the same bits. Unless given it is
@@ -121,6 +123,7 @@ class RobustStrategy(FedAvg):
         check_model: Callable[[ArrayRecord], object] | None = None,
         groups: Groups | None = None,
         exclude: Patterns | None = None,
+        guard: Loss | None = None,
         on_round: Callable[[RoundRecord], object] | None = None,
         name_key: str = "node-name",
         seed: int | None = None,
@@ -136,6 +139,7 @@ class RobustStrategy(FedAvg):
         self.validation = (
             Validation(validate) if validate is not None and not isinstance(validate, Validation) else validate
         )
+        self.guard = guard
         self.on_round, self.check_model = on_round, check_model
         self.name_key = name_key
         self.audit = None if audit is None else Path(audit)
@@ -385,6 +389,7 @@ class RobustStrategy(FedAvg):
             self.rule,
             self._rng(AGGREGATE, current) if self.rule.takes("rng") else None,
             root=self.validation.root(current.model) if self.validation and self.rule.takes("root") else None,
+            guard=self.guard,
         )
         rows = outcome.record.nodes
         used = {int(row.node): row.samples for row in rows if row.samples and row.status != "rejected"}

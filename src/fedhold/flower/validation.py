@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import ArrayRecord
+from numpy.typing import ArrayLike
 
 from fedhold.audit import NodeRecord, with_reason
 from fedhold.errors import integer, one_line
@@ -14,14 +15,15 @@ from fedhold.flower.model import Model
 from fedhold.kernels import one_blas_thread
 from fedhold.transport import Arrays
 
-Loss = Callable[[ArrayRecord], float]
+Loss = Callable[[ArrayRecord], ArrayLike]
+"""The loss of a model on the server's data: one number, or one for each sample."""
 
 
 @dataclass(frozen=True)
 class Validation:
     """The server's own small data set, as functions of a model.
 
-    loss   the loss of a model on it; lower is better
+    loss   the loss of a model on it, one number or one for each sample; lower is better
     nodes  of how many nodes a round measures the replies: suspects first, and others that are drawn. Each costs a call of
            `loss`; 0 measures the model alone
     train  the model that a client would make of the given one if this data set were its own; for rules that compare clients
@@ -67,17 +69,20 @@ class Validation:
         sent     the model that was sent
         moved    the model after the round; None where it stayed as it was
         """
-        losses = {"before": float(self.loss(sent.record()))}
-        losses["after"] = losses["before"] if moved is None else float(self.loss(moved.record()))
+        losses = {"before": self._mean(sent)}
+        losses["after"] = losses["before"] if moved is None else self._mean(moved)
         measured = []
         for row in rows:
             if row.phase == "train" and int(row.node) in replies:
-                model = sent.like(replies[int(row.node)]).record()
+                model = sent.like(replies[int(row.node)])
                 try:
                     with np.errstate(all="ignore"):
-                        row = replace(row, effect=float(self.loss(model)) - losses["before"])
+                        row = replace(row, effect=self._mean(model) - losses["before"])
                 except Exception as problem:  # a liar chooses the model, and so what the user's function meets
                     told = one_line(f"{type(problem).__name__}: {problem}")
                     row = with_reason(row, f"validation failed: {told}")
             measured.append(row)
         return measured, losses
+
+    def _mean(self, model: Model) -> float:
+        return float(np.asarray(self.loss(model.record()), np.float64).mean())

@@ -159,6 +159,11 @@ class Geometry:
         return Gram(self._pairs_around(self._updates, self._central)).squared_distances
 
     @property
+    def known_squared_distances(self) -> Matrix | None:
+        """`squared_distances` where they are known without a pass; else None."""
+        return None if self._gram is None else self._gram.squared_distances
+
+    @property
     def _central(self) -> int:
         """A client near most others. It is subtracted first: with a large common offset float32 would lose the differences."""
         return int(self.distances(self.start()).argmin())

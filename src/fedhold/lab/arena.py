@@ -25,7 +25,7 @@ from fedhold.lab.experiment import Experiment, Option, liars
 from fedhold.lab.knowledge import declares, needs_server
 from fedhold.lab.results import Store
 from fedhold.lab.runner import run_cells
-from fedhold.spec import FROM_CALL, MIXINGS, RULES, Part, function_named, parse
+from fedhold.spec import DEFAULT, FROM_CALL, MIXINGS, RULES, Part, function_named, parse
 
 CLIENTS = 25  # bulyan's m >= 4f + 3 holds up to 20 % of liars, krum's m >= 2f + 3 up to 40 %
 EPSILONS = (0.1, 0.2, 0.3, 0.4)
@@ -39,6 +39,8 @@ QUICK_SEARCHES = {
 }
 MIXED = ("trimmed_mean", "huber")  # rules that are also tried behind a mixing: one by columns, one by distances
 ROOT = 20  # samples of its own that a server has, for the rules that compare clients with what it learns from them
+GUARDED = " + guard"  # behind a rule: the server guards it with HELD samples of its own
+HELD = 50
 KEYS = ("rule", "attack", "data", "partition", "rounds", "step", "skewed", "epsilon", "seeds", "m", "options")
 STILL = 1e-300  # a step too short to move a model: what such a run measures is the model before learning
 
@@ -95,7 +97,7 @@ class Arena:
     """What is compared. Cells are in the order in which they are run: whatever is cut short, rules have met the same attacks.
 
     settings  the data sets with their partitions
-    rules     specs; {f} in one of them is the true number of liars
+    rules     specs; {f} in one of them is the true number of liars, and " + guard" behind one guards it
     attacks   names, with parameters where they have some
     epsilons  fractions of liars; every rule is also run without any
     seeds     of data, partition, liars and chance
@@ -193,10 +195,11 @@ class Arena:
 
     def experiment(self, setting: Setting, rule: str, attack: str | None, epsilon: float, seed: int) -> Experiment:
         """The run of one cell with one seed."""
-        spec = rule.replace("{f}", str(liars(epsilon, self.m)))
+        spec = rule.removesuffix(GUARDED).replace("{f}", str(liars(epsilon, self.m)))
         every = math.ceil(setting.rounds / 10)  # A curve needs ten points, and measuring costs more than learning.
         root = {"root": ROOT} if _takes_root(rule) else {}
-        given = {"evaluate_every": every, **root, **dict(self.options)}
+        guard = {"guard": HELD} if rule.endswith(GUARDED) else {}
+        given = {"evaluate_every": every, **root, **guard, **dict(self.options)}
         return Experiment(
             *(setting.data, spec, attack, epsilon, seed, self.m, setting.partition, setting.rounds, setting.step),
             options=tuple(given.items()),
@@ -223,16 +226,16 @@ class Arena:
 def known_to(rule: str) -> str:
     """What a rule of an arena knows that a server does not know by itself; "" for one that is told nothing.
 
-    >>> known_to("krum(f={f})"), known_to("huber")
-    ('told f', '')
+    >>> known_to("krum(f={f})"), known_to("huber"), known_to("huber + guard")
+    ('told f', '', 'has samples')
     """
-    known = {"told f": "{f}" in rule, "has samples": _takes_root(rule)}
+    known = {"told f": "{f}" in rule, "has samples": _takes_root(rule) or rule.endswith(GUARDED)}
     return ", ".join(word for word, holds in known.items() if holds)
 
 
 def _takes_root(rule: str) -> bool:
     """Whether a rule compares clients with an update of the server's own."""
-    return parse(rule.replace("{f}", "0"), {})[-1].takes("root")
+    return parse(rule.removesuffix(GUARDED).replace("{f}", "0"), {})[-1].takes("root")
 
 
 def read_parts(path: Path) -> dict[str, Any]:
@@ -276,7 +279,11 @@ def _rules() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
         else:
             left_out.append((name, f"needs {', '.join(sorted(needed - {'f'}))}"))
     mixings = [f"{name}(f={{f}})" for name, mixing in MIXINGS.items() if _needed(mixing) == {"f"}]
-    return (*found.values(), *(f"{mixing} | {found[rule]}" for mixing in mixings for rule in MIXED)), tuple(left_out)
+    return (
+        *found.values(),
+        DEFAULT + GUARDED,
+        *(f"{mixing} | {found[rule]}" for mixing in mixings for rule in MIXED),
+    ), tuple(left_out)
 
 
 def _searches(attack: str) -> bool:

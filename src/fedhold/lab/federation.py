@@ -34,7 +34,7 @@ from fedhold.lab.knowledge import (
     poisons_data,
 )
 from fedhold.lab.randomness import Purpose, chance
-from fedhold.lab.tasks import Measurable, Shards, Task
+from fedhold.lab.tasks import Guarding, Measurable, Shards, Task
 from fedhold.result import Aggregation
 from fedhold.spec import Part, Stage, function_named, parse
 from fedhold.storage import Checkpoint, fingerprint
@@ -66,6 +66,8 @@ class TrainingSettings:
     root               how many samples the server holds itself, for rules that compare clients with its own update (fl_trust,
                        monna): drawn once from those of the truthful clients; by default it holds none
     memory             give the rule the scale of earlier rounds, `scale` of aggregate(); for huber and spectral_huber
+    guard              how many samples the server holds itself to guard the rule with, as `guard` of aggregate(): drawn in the
+                       same way; by default it has no guard
     certify            f: put the certificate's radius(f) into the history; costs an m x m matrix per round
     evaluate_every     call task.evaluate every so many rounds, and after the last one
 
@@ -88,6 +90,7 @@ class TrainingSettings:
     sample_cap: float | None = None
     root: int | None = None
     memory: bool = False
+    guard: int | None = None
     certify: int | None = None
     evaluate_every: int = 1
 
@@ -95,7 +98,14 @@ class TrainingSettings:
         object.__setattr__(self, "rounds", integer(self.rounds, "rounds"))
         object.__setattr__(self, "step", positive(self.step, "step"))  # a Python float: float32 models stay float32
         positive(self.radius, "radius", infinite=True)
-        for name, least in (("local_steps", 1), ("evaluate_every", 1), ("batch", 1), ("certify", 0), ("root", 1)):
+        for name, least in (
+            ("local_steps", 1),
+            ("evaluate_every", 1),
+            ("batch", 1),
+            ("certify", 0),
+            ("root", 1),
+            ("guard", 2),
+        ):
             if (value := getattr(self, name)) is not None:
                 integer(value, name, at_least=least)
         usual = positive(self.momentum, "momentum", zero=True) < 1
@@ -154,6 +164,7 @@ def federate(
     require(possible, rule.name, needs="no memory", remedy="Leave it out, or use huber.", memory=training.memory)
     rng = chance(seed, Purpose.ROOT)
     own = None if training.root is None else _own_samples(shards, training.root, adversary.byzantine, rng)
+    guard = _guard(task, shards, training, adversary.byzantine)
     run = _Run(task, shards, training, adversary, checkpoint, on_round, attack=attack)
     shards, state = run.shards, run.state
     centre = run.start if training.centre is None else training.centre
@@ -174,6 +185,9 @@ def federate(
             root = vectors["root"] = answers(task, state["w"], own, training, chance(seed, Purpose.ROOT, t))[0]
             reachable = bool((np.abs(root) < REACH).all())
         if reachable and _admits_someone(sent, truth, lying):
+            moved_by = partial(_moved, state["w"], centre, training)
+            if guard is not None:
+                vectors["guard"] = partial(_losses_after, guard, moved_by)
             server = partial(_aggregated, training, t, vectors)
             claims = adversary.lie(sent, present.counts, lying, chance(seed, Purpose.ATTACK, t), server)
             begun = time.perf_counter()
@@ -183,7 +197,7 @@ def federate(
                 state["last"] = result.value
             if training.memory and result.scale is not None:
                 state["scale"] = np.array(result.scale)
-            moved = project(state["w"] - training.step * result.value, centre, training.radius)
+            moved = moved_by(result.value)
             state["w"] = moved if np.isfinite(moved).all() else state["w"]
         _keep_weights(state, result, asked, shards.m)
         run.end(_row(t, result, truth, lying, training.certify, seconds))
@@ -433,18 +447,36 @@ class Adversary:
 
 
 def _aggregated(
-    settings: TrainingSettings, t: int, vectors: Mapping[str, Any], sent: Floats, claims: Claims
+    settings: TrainingSettings, t: int, call: Mapping[str, Any], sent: Floats, claims: Claims
 ) -> Aggregation:
-    """What the server makes of updates and claims in round t; `vectors` are further arguments."""
+    """What the server makes of updates and claims in round t; `call` has the model to start from, and its own data."""
     rng, sample_cap = chance(settings.seed, Purpose.RULE, t), settings.sample_cap
-    return aggregate(sent, settings.rule, samples=claims, rng=rng, sample_cap=sample_cap, **vectors)
+    return aggregate(sent, settings.rule, samples=claims, rng=rng, sample_cap=sample_cap, **call)
 
 
-def _own_samples(shards: Shards, count: int, byzantine: Mask, rng: np.random.Generator) -> Shards:
+def _guard(
+    task: Task, shards: Shards, settings: TrainingSettings, byzantine: Mask
+) -> Callable[[Floats], Vector] | None:
+    """The loss of a model on each of the samples that the server guards itself with."""
+    if settings.guard is None:
+        return None
+    if not isinstance(task, Guarding):
+        raise TypeError("guard needs the loss on each sample. Give the task .losses(w, samples).")
+    held = _own_samples(shards, settings.guard, byzantine, chance(settings.seed, Purpose.GUARD), "guard")
+    samples = Samples(held.inputs, held.targets)
+    return lambda w: task.losses(w, samples)
+
+
+def _losses_after(losses: Callable[[Floats], Vector], moved_by: Callable[[Floats], Floats], value: Floats) -> Vector:
+    """The losses of the model that an aggregate leads to."""
+    return losses(moved_by(value))
+
+
+def _own_samples(shards: Shards, count: int, byzantine: Mask, rng: np.random.Generator, name: str = "root") -> Shards:
     """As many samples of the truthful clients, drawn without replacement, as the server is to hold itself."""
     owners = np.flatnonzero(np.repeat(~byzantine, shards.counts))
-    needs, remedy = "root <= the samples of the truthful", "Lower root, or let more clients be truthful."
-    require(count <= len(owners), "root", needs=needs, remedy=remedy, root=count, N=len(owners))
+    needs, remedy = f"{name} <= the samples of the truthful", f"Lower {name}, or let more clients be truthful."
+    require(count <= len(owners), name, needs=needs, remedy=remedy, **{name: count, "N": len(owners)})
     rows = np.sort(rng.choice(owners, count, replace=False))
     return Shards(shards.inputs[rows], shards.targets[rows], np.array([0, count], dtype=np.intp))
 
@@ -452,6 +484,11 @@ def _own_samples(shards: Shards, count: int, byzantine: Mask, rng: np.random.Gen
 def _admits_someone(honest: Floats, truth: Floats, lying: Mask) -> bool:
     """Whether the server can admit a truthful client; it cannot once the model has become infinite or NaN."""
     return bool(np.isfinite(truth).all() or lying.all() or np.isfinite(honest[~lying]).all(axis=1).any())
+
+
+def _moved(w: Floats, centre: Floats, settings: TrainingSettings, value: Floats) -> Floats:
+    """The model after a step along an aggregate."""
+    return project(w - settings.step * value, centre, settings.radius)
 
 
 def project(w: Floats, centre: Floats, radius: float) -> Floats:

@@ -18,6 +18,7 @@ class Purpose(IntEnum):
     ATTACK = 3  # what liars send
     RULE = 4  # what the aggregation rule draws
     ROOT = 5  # the samples that the server holds itself, and those of its own gradient
+    GUARD = 6  # the samples that it guards the rule with
     BYZANTINE = 100  # the clients that lie
     DATA = 101  # synthesized samples
     PARTITION = 102  # the clients that samples go to

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, require
-from fedhold.kernels import Floats
+from fedhold.kernels import Floats, Matrix, Vector
 from fedhold.lab.datasets import Samples
 
 # The samples that one step of Mlp works on. A block of MNIST (3 MB as float32) stays in the cache between the forward and the
@@ -125,6 +125,14 @@ class Measurable(Protocol):
         """The metrics on these samples, by name; "accuracy" is one of them where targets are classes."""
 
 
+@runtime_checkable
+class Guarding(Protocol):
+    """A task whose loss can be had for each sample: what a guard decides by."""
+
+    def losses(self, w: Floats, samples: Samples) -> Vector:
+        """The loss at w on each of the samples."""
+
+
 @dataclass(frozen=True, eq=False)
 class LinearRegression:
     """f(w, (u, v)) = factor (<u, w> - v)^2, gradient 2 factor (<u, w> - v) u.  Paper, section 7.1.
@@ -160,8 +168,13 @@ class LinearRegression:
 
     def measure(self, w: Floats, samples: Samples) -> dict[str, float]:
         """The metrics on other samples than the task's own."""
-        loss = float(np.mean((samples.inputs @ w - samples.targets) ** 2) * self.factor)
+        loss = float(np.mean(self.losses(w, samples)))
         return {"rmse": float(np.sqrt(loss / self.factor)), "loss": loss}
+
+    def losses(self, w: Floats, samples: Samples) -> Vector:
+        """The loss on each sample."""
+        losses: Vector = (samples.inputs @ w - samples.targets) ** 2 * self.factor
+        return losses
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,6 +247,16 @@ class Mlp:
 
     def measure(self, w: Floats, samples: Samples) -> dict[str, float]:
         """The metrics on other samples than the task's own."""
+        logits = self._logits(w, samples)
+        right = logits.argmax(axis=0) == samples.targets
+        return {"accuracy": float(np.mean(right)), "loss": float(_cross_entropy(logits, samples.targets).mean())}
+
+    def losses(self, w: Floats, samples: Samples) -> Vector:
+        """The loss on each sample."""
+        return _cross_entropy(self._logits(w, samples), samples.targets)
+
+    def _logits(self, w: Floats, samples: Samples) -> Matrix:
+        """Classes by samples."""
         w, y = _checked(w, self.d, samples.inputs, self.shapes[0][1]), samples.targets
         layers, logits = self._layers(w), np.empty((self.classes, len(y)))
         scaled = layers._replace(W1=_unit(samples.inputs) * layers.W1)
@@ -241,9 +264,7 @@ class Mlp:
             rows = slice(start, start + BLOCK)
             x = samples.inputs[rows].astype(w.dtype, copy=False)
             logits[:, rows] = _forward(x, scaled).logits
-        top = logits.max(axis=0)
-        losses = np.log(np.exp(logits - top).sum(axis=0)) + top - logits[y, np.arange(len(y))]
-        return {"accuracy": float(np.mean(logits.argmax(axis=0) == y)), "loss": float(losses.mean())}
+        return logits
 
     def _layers(self, flat: Floats) -> _Layers:
         """Views of the last axis."""
@@ -278,6 +299,12 @@ def _forward(x: Floats, layers: _Layers) -> _Activations:
     logits: Floats = layers.W2 @ hidden.T
     logits += layers.b2[:, None]
     return _Activations(hidden, logits)
+
+
+def _cross_entropy(logits: Matrix, classes: NDArray[Any]) -> Vector:
+    top = logits.max(axis=0)
+    losses: Vector = np.log(np.exp(logits - top).sum(axis=0)) + top - logits[classes, np.arange(len(classes))]
+    return losses
 
 
 def _client_products(left: Floats, right: Floats, offsets: NDArray[np.intp], out: Floats) -> None:

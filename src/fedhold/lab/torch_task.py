@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhold.errors import integer, require
-from fedhold.kernels import Floats
+from fedhold.kernels import Floats, Vector
 from fedhold.lab.datasets import Samples
 from fedhold.lab.tasks import Shards
 
@@ -149,17 +149,27 @@ class TorchTask:
 
     def measure(self, w: Floats, samples: Samples) -> dict[str, float]:
         """The metrics on other samples than the task's own."""
-        parameters, total, right = self._unflatten(w), 0.0, 0
-        with self._torch.no_grad():
-            for start in range(0, len(samples), self.chunk):
-                rows = slice(start, start + self.chunk)
-                targets = self._tensor(samples.targets[rows])
-                outputs, losses = self._losses(parameters, self._inputs(samples.inputs[rows]), targets)
-                total += float(losses.double().sum())
-                if samples.targets.dtype.kind in "iu":
-                    right += int((outputs.argmax(dim=1) == targets).sum())
+        total, right = 0.0, 0
+        for outputs, losses, targets in self._measured(w, samples):
+            total += float(losses.double().sum())
+            if samples.targets.dtype.kind in "iu":
+                right += int((outputs.argmax(dim=1) == targets).sum())
         measured = {"loss": total / len(samples)}
         return {"accuracy": right / len(samples), **measured} if samples.targets.dtype.kind in "iu" else measured
+
+    def losses(self, w: Floats, samples: Samples) -> Vector:
+        """The loss on each sample."""
+        return np.concatenate([losses.double().cpu().numpy() for _, losses, _ in self._measured(w, samples)])
+
+    def _measured(self, w: Floats, samples: Samples) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Outputs, losses and targets, some samples at a time."""
+        parameters = self._unflatten(w)
+        for start in range(0, len(samples), self.chunk):
+            rows = slice(start, start + self.chunk)
+            targets = self._tensor(samples.targets[rows])
+            with self._torch.no_grad():
+                found = self._losses(parameters, self._inputs(samples.inputs[rows]), targets)
+            yield *found, targets
 
     def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
         """On the module's device; floats in the module's precision. Shares memory where it can."""
