@@ -57,16 +57,16 @@ Seconds for 100 x 50,000 numbers in a new process, after its imports.
 COMPILED = """
 ### Compiled loops
 
-`pip install '.[fast]'` adds numba, which compiles twins of a few NumPy loops: the pass that checks all numbers and
-finds the first centre, products of all pairs of up to 128 clients, order statistics of up to 160, and copies from lists
-of arrays, float16 and bfloat16 among them. They read tiles of at least 2^18 numbers; little data never imports numba.
-Results differ by rounding alone, and do not depend on the number of threads. Without numba, or with one that does not
-know your NumPy yet, NumPy runs every loop.
+`pip install '.[fast]'` adds numba, which compiles twins of a few NumPy loops: the pass that checks all numbers and finds the
+first centre, products of all pairs of up to 128 clients, order statistics of up to 160, and copies from lists of arrays (of
+float16 and bfloat16, too). They read tiles of at least 2^18 numbers; little data never imports numba. Results differ by
+rounding alone, and do not depend on the number of threads. Without numba, or with one too old for your NumPy, NumPy runs every
+loop.
 
-In CPU time, a call on large data takes about three quarters: half for lists of float16, and for lists of 500 arrays;
-six tenths for Krum of up to 100 clients; nothing less for Fortran order, or for medians and pairs of 500. The first
-large call of a process takes half a second more, to import numba and to read compiled code from disk; the first on a
-machine takes a second. A process that aggregates once is better off without the extra.
+A call on large data takes about three quarters of the CPU time: half for lists of float16, and for lists of 500 arrays; six
+tenths for Krum of up to 100 clients. It takes as long as before for Fortran order, and for medians and pairs of 500. The first
+large call of a process takes half a second more, to import numba and to read compiled code from disk; the first on a machine
+takes a second. A process that aggregates once is better off without the extra.
 """
 
 BESIDE = """

@@ -188,6 +188,9 @@ def test_rows_of_several_forms_are_gathered_one_by_one(asked):
     out = np.empty((3, 3000), np.float32)
     Source.of(rows, 3000).fill(out, 0, 3000, None)
     assert (out == 1).all()
+    beside_float64 = np.empty((3, 3000))
+    Source.of([np.ones(3000, np.float32)] * 3, 3000).fill(beside_float64, 0, 3000, None)
+    assert (beside_float64 == 1).all()
     assert not asked
 
 

@@ -31,7 +31,7 @@ U = np.uint64  # Checks for negative indices would prevent vectorising.
 
 @cache
 def _numba() -> Any:
-    """numba, imported when it is first asked for; None where it is missing, or knows this version of NumPy not yet."""
+    """numba, imported when it is first asked for; None where it is missing, or too old for this NumPy."""
     try:
         import numba
     except ImportError:

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 SQUARES = 256  # columns of a run of squares: a tile has enough runs for vecdot to release the interpreter lock
-SQUARE_RUN = 32  # the same, for squares that a proof relies on
+SQUARE_RUN = 32  # columns of a run of squares that a proof relies on
 
 
 class Products(NamedTuple):

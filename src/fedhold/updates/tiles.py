@@ -89,7 +89,7 @@ class Source:
                 part = part if clients is None else part[clients]
                 out[:, low - start : low - start + part.shape[1]] = to_host(part, None)
             return
-        if compiled.takes(out) and self._line is not None:
+        if out.dtype == self.dtype and compiled.takes(out) and self._line is not None:
             line, starts = self._line
             compiled.fill(line, start + (starts if clients is None else starts[clients]), out)
             return
@@ -359,8 +359,8 @@ class Updates:
         buffer  an array of bytes to gather them in; None makes one
         """
         if self._is_view:
-            rows: Block = self.sources[0].rows
-            return rows[:, span.start : span.stop]
+            rows: Block = self.sources[0].rows[:, span.start : span.stop]
+            return rows if self.mixture is None else _mixed(rows, self.mixture)
         wide = any(source.dtype is np.float64 for source, *_ in span.pieces)
         count = self.m if self.mixture is None else self.mixture.shape[1]
         shape, dtype = (count, span.stop - span.start), np.dtype(np.float64 if wide else np.float32)
@@ -440,12 +440,12 @@ class Updates:
 
     @cached_property
     def _is_view(self) -> bool:
-        """Whether tiles are views of one matrix, so that none of them costs memory."""
+        """Whether tiles are views of one matrix, or mixed from such, so that none of them is gathered."""
         source, *others = self.sources
         rows = source.rows
         as_it_is = isinstance(rows, np.ndarray) and rows.dtype == source.dtype and rows.flags.aligned
         as_it_is = as_it_is and rows.itemsize in rows.strides and self.clients is None
-        return as_it_is and not (others or self.wide or self.base) and self.mixture is None
+        return as_it_is and not (others or self.wide or self.base)
 
 
 @np.errstate(over="ignore", invalid="ignore")
