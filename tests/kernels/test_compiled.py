@@ -17,7 +17,6 @@ pytest.importorskip("numba", reason="the extra `fast`")
 
 MOST = {
     "_looked": 10_000,
-    "_images": 10_000,
     "_pairs": SEVERAL,
     "_sorted": COMPILED_NETWORK,
 }  # clients for whom there is a twin
