@@ -1,10 +1,13 @@
 """Variances and scales: what no client's are, those of the new model are not."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from fedhold import aggregate
 from fedhold.positive import positive_after, stay_positive
+from fedhold.updates import open_update, save_update
 
 KEY = "running_var"
 AVERAGING = [
@@ -102,3 +105,30 @@ def test_in_groups():
     np.testing.assert_allclose(found[KEY], np.sort([m[KEY] for m in models[1:]], axis=0)[3], rtol=1e-6)
     result = aggregate(models, "mean", exclude="running*", like=sent)
     assert positive_after(result, result.value, models, sent) == ({}, 0)
+
+
+def test_models_on_disk_are_read_in_parts(tmp_path):
+    """The same numbers as in memory; weights are read up to their first negative number, and no array is whole in memory."""
+    d, m, rng = 2**20, 10, np.random.default_rng(0)
+    models = [
+        {KEY: np.abs(rng.standard_normal((2, d // 2), np.float32)), "w": rng.standard_normal(d)} for _ in range(m)
+    ]
+    models[3][KEY] -= 9
+    paths = [tmp_path / f"{i}.safetensors" for i in range(m)]
+    for path, model in zip(paths, models, strict=True):
+        save_update(model, path)
+    result = aggregate(models, "mean")
+    expected, count = positive_after(result, result.value, models)
+    assert count > d // 2
+    read: list[int] = []
+    stored = [open_update(path, on_read=read.append) for path in paths]
+    tracemalloc.start()
+    try:
+        found, same = positive_after(result, result.value, stored)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(found[KEY], expected[KEY])
+    assert (same, set(found)) == (count, {KEY})
+    assert peak < 3 * 4 * d  # the array that is corrected, and parts
+    assert sum(read) < 2.1 * m * 4 * d

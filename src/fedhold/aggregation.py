@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhold.certificate import Proof
 from fedhold.errors import InfeasibleError, positive
 from fedhold.geometry import Geometry, Measurement, Rescaled, Solved, normalised
-from fedhold.groups import Groups, Patterns, in_groups
+from fedhold.groups import Groups, Patterns, check_scale, in_groups
 from fedhold.guard import Guard, guarded
 from fedhold.kernels import Matrix, Vector, Weights, numbers, one_blas_thread
 from fedhold.plan import plan_for
@@ -107,9 +107,9 @@ def aggregate(
         call = {"samples": samples, "steps": steps, "sample_cap": sample_cap, "like": like}
         call |= {"groups": groups, "exclude": exclude, "rng": rng, "start": start, "root": root, "scale": scale}
         return guarded(aggregate, opened(updates), guard, rule=stages, **call)
+    if scale is not None:
+        check_scale(stages[-1], "scale", groups, exclude)
     if groups is not None or exclude is not None:
-        if scale is not None:
-            raise TypeError("scale is that of one geometry, and groups have one each. Leave one of them out.")
         generator = _generator(rng, draws=any(stage.takes("rng") for stage in stages))
         call = {"rule": stages, "samples": samples, "rng": generator, "steps": steps, "sample_cap": sample_cap}
         return in_groups(aggregate, updates, groups, exclude, like=like, start=start, root=root, **call)
@@ -118,8 +118,6 @@ def aggregate(
         raise TypeError(f"{final.name} begins nowhere and takes no start. Leave it out.")
     if root is not None and not final.takes("root"):
         raise TypeError(f"{final.name} compares clients with no root. Leave it out.")
-    if scale is not None and not final.takes("scale"):
-        raise TypeError(f"{final.name} remembers no scale. Leave it out.")
     scale = None if scale is None else positive(scale, "scale", zero=True)
     generator = _generator(rng, draws=any(stage.takes("rng") for stage in stages))
     before = {} if generator is None else generator.bit_generator.state

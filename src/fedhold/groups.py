@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from fedhold.errors import listed
 from fedhold.kernels import is_array, kind
 from fedhold.result import Aggregation, Clients
+from fedhold.spec import Stage
 from fedhold.updates import Path, Rejection, filled, flatten, opened
 
-__all__ = ["ADAPTERS", "Groups", "Patterns", "check_groups", "in_groups", "matches"]
+__all__ = ["ADAPTERS", "Groups", "Patterns", "check_groups", "check_scale", "in_groups", "matches"]
 
 Patterns = str | Sequence[str]
 Groups = Mapping[str, Patterns] | Callable[[str], str] | str
@@ -102,6 +103,14 @@ def check_groups(keys: Sequence[str], groups: Groups | None, exclude: Patterns |
                 )
     if all(name_of(key) is None for key in keys):
         raise ValueError(f"exclude={exclude!r} leaves no array to aggregate. Exclude fewer.")
+
+
+def check_scale(final: Stage, argument: str, groups: Groups | None, exclude: Patterns | None) -> None:
+    """Raise an error where an argument asks for a scale that goes on from round to round, and there is none."""
+    if groups is not None or exclude is not None:
+        raise TypeError(f"{argument} is about one geometry, and groups have one each. Leave one of them out.")
+    if not final.takes("scale"):
+        raise TypeError(f"{final.name} remembers no scale. Leave out {argument}, or use huber.")
 
 
 def matches(path: str, patterns: Patterns) -> bool:

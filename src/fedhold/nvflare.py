@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,23 @@ from fedhold.audit import (
     Tally,
     append,
     average_metrics,
+    below_quorum,
     certificate_of,
+    facts_of,
     judge_round,
+    liars_feared,
     log_rows,
     log_suspects,
+    objection,
+    replies_needed,
     row_of,
     with_reason,
 )
-from fedhold.errors import one_line, positive, require, visible
+from fedhold.errors import integer, one_line, positive, require, visible
+from fedhold.groups import Groups, Patterns, check_groups, check_scale, matches
+from fedhold.guard import Guard
+from fedhold.positive import positive_after
+from fedhold.result import Aggregation
 from fedhold.spec import DEFAULT, parse
 from fedhold.updates import DamagedFileError, Rejection, StoredArray, open_update
 
@@ -50,26 +58,40 @@ def __dir__() -> list[str]:
 
 WEIGHT = "NUM_STEPS_CURRENT_ROUND"  # in the meta data of a result; NVFlare itself weights by what a client writes there
 LONGEST_CLAIM = 40  # characters of a claim that is no number
+DIFFERENCES = (ParamsType.DIFF, "the differences from the model that was sent")
+MODELS = (ParamsType.FULL, "whole models")
+NEEDS = {"steps": DIFFERENCES, "exclude": DIFFERENCES, "check_model": MODELS, "guard": MODELS}
 
 
 class RobustAggregator(ModelAggregator):
     """Aggregate what clients send, whole models or differences, with a rule of fedhold.
 
-    rule        a rule of fedhold, as for aggregate(): "spectral_huber", "krum(f=2)", "bucketing | median"
-    parameters  parameters of the rule that are not part of its name, such as {"f": 2}
-    sample_cap  as for aggregate(); n_i is the number of local steps that a client claims, and 1 where it claims none
-    seed        for runs that must repeat, what rules that draw begin from; keep it from the clients. None: they draw from the
-                operating system
-    byzantine   f of the certificate in the audit; a fifth of the admitted clients unless given
-    audit       a file on the server that gets one JSON line per round: what was done to every client, and why
-    quorum      the model is kept unless more than this fraction of the clients asked send a usable result
-    asked       how many clients a round asks, which is NVFlare's `num_clients`; all that are connected unless given
-    on_round    is called with the RoundRecord of every round; what it raises is logged, and ends nothing
+    rule         a rule of fedhold, as for aggregate(): "spectral_huber", "krum(f=2)", "bucketing | median"
+    parameters   parameters of the rule that are not part of its name, such as {"f": 2}
+    sample_cap   as for aggregate(); n_i is the number of local steps that a client claims, and 1 where it claims none
+    steps        divide every difference by the local steps that its client claims, as `steps` of aggregate() says; a client
+                 that claims none is then rejected
+    memory       give the rule the scale of earlier rounds, as `scale` of aggregate(); for huber and spectral_huber
+    seed         for runs that must repeat, what rules that draw begin from; keep it from the clients. None: they draw from the
+                 operating system
+    byzantine    how many of the connected clients you fear to lie: a round then needs more than twice as many usable results.
+                 Also f of the certificate in the audit, which is a fifth of the admitted clients unless given
+    audit        a file on the server that gets one JSON line per round: what was done to every client, and why
+    quorum       the model is kept unless more than this fraction of the clients asked send a usable result
+    asked        how many clients a round asks, which is NVFlare's `num_clients`; all that are connected unless given
+    groups       as for aggregate(): "adapters", or {"lora_A": "*.lora_A.*"}
+    exclude      patterns of the arrays that stay as they are in the model
+    check_model  a test of a new model, a dict of arrays: where it is false or raises, the model is kept
+    guard        the loss of a model, a dict of arrays, on each of 30 to 100 samples of the server's own, as for aggregate()
+    on_round     is called with the RoundRecord of every round; what it raises is logged, and ends nothing
 
     Whole models are aggregated as they come, because the model that was sent is not known here. To all rules that makes no
-    difference, but to `clipping` it does: let clients send differences there. A client that cannot be used is named in the
-    log with the reason; a round without enough good ones keeps the model. Of metrics the Huber location over the clients whose
-    metrics are usable is taken.
+    difference, but to `clipping` it does: let clients send differences there. `steps` and `exclude` need differences;
+    `check_model` and `guard` need whole models, and in whole models alone variances and scales stay positive. A round in which
+    clients send the other kind keeps the model, and says so.
+
+    A client that cannot be used is named in the log with the reason; a round without enough good ones keeps the model. Of
+    metrics the Huber location over the clients whose metrics are usable is taken.
 
     With `enable_tensor_disk_offload=True` the clients' tensors stay on disk and are read in parts: memory holds some vectors
     of the size of the model, however many clients there are.
@@ -80,18 +102,32 @@ class RobustAggregator(ModelAggregator):
         rule: str = DEFAULT,
         parameters: Mapping[str, Any] | None = None,
         sample_cap: float | None = 3.0,
+        steps: bool = False,
+        memory: bool = False,
         seed: int | None = None,
         byzantine: int | None = None,
         audit: str | None = None,
         quorum: float = 0.5,
         asked: int | None = None,
+        groups: Groups | None = None,
+        exclude: Patterns | None = None,
+        check_model: Callable[[dict[str, Any]], object] | None = None,
+        guard: Guard | None = None,
         on_round: Callable[[RoundRecord], object] | None = None,
     ) -> None:
         super().__init__()
         # NVFlare writes a job from the attributes that are called as arguments are: each must keep what was given.
         self.rule, self.parameters, self.sample_cap, self.seed = rule, parameters, sample_cap, seed
-        self.byzantine, self.audit, self.quorum, self.asked, self.on_round = byzantine, audit, quorum, asked, on_round
+        self.steps, self.memory, self.groups, self.exclude = steps, memory, groups, exclude
+        self.byzantine, self.audit, self.quorum, self.asked = byzantine, audit, quorum, asked
+        self.check_model, self.guard, self.on_round = check_model, guard, on_round
         self._stages = parse(rule, parameters or {})  # an unknown rule is an error now, before a round is lost on it
+        if isinstance(groups, str):
+            check_groups([""], groups, None)  # and so is an unknown word
+        if memory:
+            check_scale(self._stages[-1], "memory", groups, exclude)
+        if byzantine is not None:
+            integer(byzantine, "byzantine")
         require(
             0 <= positive(quorum, "quorum", zero=True) < 1,
             "RobustAggregator",
@@ -101,6 +137,7 @@ class RobustAggregator(ModelAggregator):
         )
         self._rng = np.random.default_rng(seed)  # It goes on from round to round: no two rounds draw alike.
         self._run, self._round, self._tally = uuid.uuid4().hex, 0, Tally()
+        self._scale: float | None = None
         self._results: dict[str, FLModel] = {}
 
     @property
@@ -119,58 +156,93 @@ class RobustAggregator(ModelAggregator):
     def aggregate_model(self) -> FLModel:
         """The aggregate of this round's results. Where there is none, an empty difference, which keeps the model."""
         began = time.perf_counter()
-        results, self._results = self._results, {}  # The files of tensors on disk go with the last reference to them.
+        sent = _Sent.of(self._results)
+        self._results = {}  # The files of tensors on disk go with the last reference to them.
         self._round += 1
-        names = sorted(results)  # not in the order of arrival: the same results give the same bits
-        claims = [(results[name].meta or {}).get(WEIGHT, 1) for name in names]
-        rows = [
-            NodeRecord(one_line(name), "train", "dropped", claimed=_claim(n))
-            for name, n in zip(names, claims, strict=True)
-        ]
-        record = RoundRecord(self._run, self._round, "", " | ".join(map(str, self._stages)), "kept", ())
-        asked = max(self.asked or self._connected(), len(names))
-        needed = math.floor(self.quorum * asked) + 1
-        quorum = {"asked": asked, "usable": len(names), "needed": needed}
-        # The kind that most clients sent: models, or differences. Clients that sent the other kind are rejected.
-        kind = Counter(one.params_type for one in results.values()).most_common(1)[0][0] if results else ParamsType.DIFF
-        made = FLModel(params_type=ParamsType.DIFF, params={})
-        note = None
+        record = self._opened(sent)
         try:
-            sent = [_update(results[name], kind) for name in names]
-            done = aggregate(sent, self._stages, samples=claims, sample_cap=self.sample_cap, rng=self._rng)
+            self._check(sent)
+            done = self._aggregated(sent)
+            record = self._counted(record, done)
+            self._check_quorum(record, done)
+            params, corrected = _next_params(sent, done)
+            record = replace(
+                record,
+                certificate=None if self.audit is None else certificate_of(done, self.byzantine, self),
+                seconds={"aggregation": time.perf_counter() - began},
+                corrected=corrected,
+                **facts_of(done),
+            )
+            self._check_params(params)
         except ValueError as problem:
-            note = str(problem) if names else "no client sent a result"
-            rows = [replace(row, reason="the model was kept") for row in rows]
-        else:
-            rows = [row_of(row, client) for row, client in zip(rows, done.clients, strict=True)]
-            used = {
-                name: one.samples for name, one in zip(names, done.clients, strict=True) if one.status != "rejected"
-            }
-            quorum["usable"] = len(used)
-            if len(used) < needed:
-                note = (
-                    f"{len(used)} of {asked} clients asked sent a usable result, and the quorum is {needed} (more than "
-                    f"{self.quorum:g} of them)"
-                )
-            else:
-                averages = average_metrics({name: _numbers(results[name].metrics) for name in used}, used)
-                rows = [with_reason(row, averages.reasons.get(name)) for row, name in zip(rows, names, strict=True)]
-                params = _like_sent(done.value, sent)
-                made = FLModel(params_type=kind, params=params, metrics=dict(averages.robust))
-                seconds = {"aggregation": time.perf_counter() - began}
-                record = replace(
-                    record,
-                    outcome="aggregated",
-                    converged=done.converged,
-                    iterations=done.iterations,
-                    certificate=None if self.audit is None else certificate_of(done, self.byzantine, self),
-                    seconds=seconds,
-                    metrics={"train": averages.robust},
-                    averages={"train": averages.plain},
-                    f=done.f,
-                )
-        self._close(replace(record, nodes=tuple(rows), note=note, quorum=quorum), began)
-        return made
+            self._close(replace(record, note=str(problem)), began)
+            return FLModel(params_type=ParamsType.DIFF, params={})
+        self._scale = done.scale
+        record = _with_metrics(replace(record, outcome="aggregated"), sent)
+        self._close(record, began)
+        return FLModel(params_type=sent.kind, params=params, metrics=dict(record.metrics["train"]))
+
+    # The steps of a round. Those that raise a ValueError keep the model, and the error says why.
+
+    def _opened(self, sent: _Sent) -> RoundRecord:
+        """The record of the round before anything was aggregated."""
+        rows = tuple(
+            NodeRecord(one_line(name), "train", "dropped", "the model was kept", claimed=_claim(n))
+            for name, n in zip(sent.results, sent.claims(1), strict=True)
+        )
+        asked = max(self.asked or self._connected(), len(rows))
+        quorum = {"asked": asked, "usable": len(rows), "needed": replies_needed(self.quorum, asked)}
+        rule = " | ".join(map(str, self._stages))
+        return RoundRecord(self._run, self._round, "", rule, "kept", rows, quorum=quorum)
+
+    def _check(self, sent: _Sent) -> None:
+        """Raise where there is nothing, where an argument needs the other kind of results, or fits none of their arrays."""
+        if not sent.results:
+            raise ValueError("no client sent a result")
+        for name, (kind, words) in NEEDS.items():
+            if getattr(self, name) not in (None, False) and sent.kind != kind:
+                raise ValueError(f"{name} needs {words}. Let clients send these.")
+        if usual := sent.usual_keys():
+            check_groups(usual, self.groups, self.exclude)
+
+    def _aggregated(self, sent: _Sent) -> Aggregation:
+        """What the rule makes of the updates, without the arrays that stay: NVFlare adds to the model what an aggregate has."""
+        guard, updates = self.guard, sent.updates
+        if self.exclude is not None:
+            updates = [_without(one, self.exclude) for one in updates]
+        return aggregate(
+            updates,
+            self._stages,
+            samples=sent.claims(1),
+            steps=sent.claims(None) if self.steps else None,
+            scale=self._scale if self.memory else None,
+            sample_cap=self.sample_cap,
+            rng=self._rng,
+            groups=self.groups,
+            guard=None if guard is None else lambda value: guard(_like_sent(value, updates)),
+        )
+
+    def _counted(self, record: RoundRecord, done: Aggregation) -> RoundRecord:
+        """The record with what was done to every client, how many of them could be used, and how many had to be."""
+        rows = tuple(row_of(row, client) for row, client in zip(record.nodes, done.clients, strict=True))
+        asked = (record.quorum or {})["asked"]
+        usable = sum(row.status != "rejected" for row in rows)
+        needed = replies_needed(self.quorum, asked, self._feared(asked, done))
+        return replace(record, nodes=rows, quorum={"asked": asked, "usable": usable, "needed": needed})
+
+    def _feared(self, asked: int, done: Aggregation) -> int:
+        """How many liars there may be among those who were not rejected."""
+        feared = liars_feared(self.byzantine, asked, max(asked, self._connected()))
+        return max(feared - len(done.clients.with_status("rejected")), 0)
+
+    def _check_quorum(self, record: RoundRecord, done: Aggregation) -> None:
+        quorum = record.quorum or {}
+        if few := below_quorum(quorum, self.quorum, self._feared(quorum["asked"], done)):
+            raise ValueError(few)
+
+    def _check_params(self, params: dict[str, Any]) -> None:
+        if self.check_model is not None and (note := objection(self.check_model, params)):
+            raise ValueError(note)
 
     def _close(self, record: RoundRecord, began: float) -> None:
         """Put a round into the log and the audit, and hand it to the user's function."""
@@ -194,6 +266,38 @@ class RobustAggregator(ModelAggregator):
         """How many clients are connected; 0 where NVFlare does not say."""
         engine: Any = None if self.fl_ctx is None else self.fl_ctx.get_engine()
         return len(engine.get_clients()) if hasattr(engine, "get_clients") else 0
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What the clients of a round sent.
+
+    results  by the names of the clients, and in their order: the same results give the same bits whenever they arrive
+    kind     what most clients sent: whole models, or differences
+    updates  the arrays of every result, or why it has none
+    """
+
+    results: dict[str, FLModel]
+    kind: ParamsType
+    updates: list[Any]
+
+    @staticmethod
+    def of(results: Mapping[str, FLModel]) -> _Sent:
+        """What there is in the results of a round."""
+        ordered = {name: results[name] for name in sorted(results)}
+        kinds = Counter(result.params_type for result in ordered.values()).most_common(1)
+        kind = kinds[0][0] if kinds else ParamsType.DIFF
+        return _Sent(ordered, kind, [_update(result, kind) for result in ordered.values()])
+
+    def claims(self, default: int | None) -> list[Any]:
+        """The numbers of local steps that the clients claim."""
+        return [(result.meta or {}).get(WEIGHT, default) for result in self.results.values()]
+
+    def usual_keys(self) -> list[str]:
+        """The names of the arrays that most clients have."""
+        dicts = [one for one in self.updates if isinstance(one, dict)]
+        counts = Counter(str(key) for one in dicts for key in one)
+        return [key for key, number in counts.items() if 2 * number > len(dicts)]
 
 
 def _claim(claim: object) -> float | str | None:
@@ -231,6 +335,34 @@ def _update(result: FLModel, kind: ParamsType) -> Any:
     except (DamagedFileError, KeyError) as problem:
         return Rejection(f"its tensors on disk cannot be read: {getattr(problem, 'reason', problem)}")
     return update
+
+
+def _without(update: Any, exclude: Patterns) -> Any:
+    """An update without the arrays that are excluded."""
+    return (
+        {key: update[key] for key in update if not matches(str(key), exclude)} if isinstance(update, dict) else update
+    )
+
+
+def _next_params(sent: _Sent, done: Aggregation) -> tuple[dict[str, Any], int]:
+    """The new model or difference, and how many numbers of it were raised: variances and scales of models stay positive."""
+    if sent.kind != ParamsType.FULL:
+        return _like_sent(done.value, sent.updates), 0
+    raised, corrected = positive_after(done, done.value, sent.updates)
+    return _like_sent(done.value | raised, sent.updates), corrected
+
+
+def _with_metrics(record: RoundRecord, sent: _Sent) -> RoundRecord:
+    """The record with the averages of the metrics of the clients that could be used."""
+    rows = dict(zip(sent.results, record.nodes, strict=True))
+    used = {name: row.samples for name, row in rows.items() if row.samples and row.status != "rejected"}
+    averages = average_metrics({name: _numbers(sent.results[name].metrics) for name in used}, used)
+    return replace(
+        record,
+        nodes=tuple(with_reason(row, averages.reasons.get(name)) for name, row in rows.items()),
+        metrics={"train": averages.robust},
+        averages={"train": averages.plain},
+    )
 
 
 def _is_on_disk(value: object) -> bool:

@@ -9,28 +9,32 @@ left as they are; and a lie that is made to end just above 0 gains nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedhold.kernels import dtype_name, from_host, is_array, kind
 from fedhold.result import REJECTED, STATUSES, Aggregation
+from fedhold.sizes import COUNTED
+from fedhold.updates import part_of
 
 __all__ = ["positive_after", "stay_positive"]
 
 LEAST = 0.49  # of the median. A mean has at least half of it, and the rest is room for rounding.
-BLOCK = 1 << 16  # columns that are sorted at once
 
-Arrays = Mapping[str, NDArray[Any]]
+Arrays = Mapping[str, Any]
+"""Arrays of any library, or on disk, by key."""
 
 
 def stay_positive(
     new: Arrays, replies: Sequence[Arrays], weights: ArrayLike, sent: Arrays | None = None
-) -> tuple[dict[str, NDArray[Any]], int]:
+) -> tuple[dict[str, Any], int]:
     """The arrays of `new` in which numbers were too low, corrected, by key; and how many numbers these were.
 
     new      the next model, as a rule or an optimiser made it
-    replies  the models of the admitted clients
+    replies  the models of the admitted clients; on disk they are read in parts, and most arrays hardly at all
     weights  of the replies in the new model; equal ones for rules without weights
     sent     the model that was sent; None where it is not known, and the replies alone decide
 
@@ -39,39 +43,39 @@ def stay_positive(
     >>> stay_positive({"running_var": np.array([-1.1, 1.0])}, replies, np.ones(4))
     ({'running_var': array([0.2, 1. ])}, 1)
     """
-    corrected, count, shares = dict[str, NDArray[Any]](), 0, np.asarray(weights, np.float64)
+    corrected, count, shares = dict[str, Any](), 0, np.asarray(weights, np.float64)
     for key, array in new.items():
-        if array.dtype.kind != "f" or not array.size or (sent is not None and sent[key].min() < 0):
+        if not is_array(array) or kind(array) != "float" or (sent is not None and _has_negative(sent[key])):
             continue
-        chosen = [i for i, reply in enumerate(replies) if reply[key].min() >= 0]
+        chosen = [i for i, reply in enumerate(replies) if not _has_negative(reply[key])]
         if 2 * len(chosen) < len(replies) or not chosen:
             continue
         votes = shares[chosen] if shares[chosen].any() else np.ones(len(chosen))
-        values, rows = array.reshape(-1), [replies[i][key].reshape(-1) for i in chosen]
-        highest = np.maximum.reduce(rows)
-        questionable = np.flatnonzero(
-            values < LEAST * highest
-        )  # No median is beyond the highest: seldom are there any.
-        for start in range(0, len(questionable), BLOCK):
-            columns = questionable[start : start + BLOCK]
-            median = _median(np.array([row[columns] for row in rows], np.float64), votes)
-            low = values[columns] < LEAST * median
+        values, size = None, prod(array.shape)
+        for start in range(0, size, COUNTED):
+            stop = min(start + COUNTED, size)
+            part, rows = part_of(array, start, stop), [part_of(replies[i][key], start, stop) for i in chosen]
+            questionable = np.flatnonzero(part < LEAST * np.maximum.reduce(rows))  # No median is beyond the highest.
+            median = _median(np.array([row[questionable] for row in rows], np.float64), votes)
+            low = part[questionable] < LEAST * median
             if low.any():
-                values = corrected.setdefault(key, array.copy()).reshape(-1)
-                values[columns[low]] = median[low]
+                values = np.array(part_of(array, 0, size)) if values is None else values
+                values[start + questionable[low]] = median[low]
                 count += int(low.sum())
+        if values is not None:
+            corrected[key] = from_host(values, array, dtype_name(array))
     return corrected, count
 
 
 def positive_after(
     result: Aggregation, new: Arrays, replies: Sequence[Arrays], sent: Arrays | None = None
-) -> tuple[dict[str, NDArray[Any]], int]:
+) -> tuple[dict[str, Any], int]:
     """stay_positive() with the clients and weights of a result of aggregate(), in each of its groups.
 
     result   what aggregate() made of the replies, and of nothing else before them
     replies  the models of all clients; those that were rejected are not read
     """
-    corrected, count = dict[str, NDArray[Any]](), 0
+    corrected, count = dict[str, Any](), 0
     for part in result.groups.values() or [result]:
         keys = [path[0] for path in part.value] if result.groups else list(new)
         statuses = part.clients.statuses[: len(replies)]
@@ -84,6 +88,16 @@ def positive_after(
         found, more = stay_positive({key: new[key] for key in keys}, voters, weights, sent)
         corrected, count = corrected | found, count + more
     return corrected, count
+
+
+def _has_negative(array: Any) -> bool:
+    """Whether one of the numbers is negative. It is read up to the first of these: where it has some, they are not rare."""
+    start, width, size = 0, 1024, prod(array.shape)
+    while start < size:
+        if (part_of(array, start, min(start + width, size)) < 0).any():
+            return True
+        start, width = start + width, COUNTED
+    return False
 
 
 def _median(rows: NDArray[np.float64], votes: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -27,7 +27,18 @@ from fedhold.audit.metrics import Averages, average_metrics
 from fedhold.audit.openmetrics import OpenMetrics
 from fedhold.audit.page import report_audit
 from fedhold.audit.records import STATUSES, NodeRecord, RoundRecord, find_audit, read
-from fedhold.audit.rounds import certificate_of, log_rows, log_suspects, row_of, with_reason
+from fedhold.audit.rounds import (
+    below_quorum,
+    certificate_of,
+    facts_of,
+    liars_feared,
+    log_rows,
+    log_suspects,
+    objection,
+    replies_needed,
+    row_of,
+    with_reason,
+)
 from fedhold.audit.suspects import (
     MOST_NAME,
     Seen,
@@ -59,16 +70,21 @@ __all__ = [
     "array_hash",
     "as_text",
     "average_metrics",
+    "below_quorum",
     "certificate_of",
+    "facts_of",
     "find_audit",
     "is_receipt",
     "judge_round",
+    "liars_feared",
     "log_rows",
     "log_suspects",
+    "objection",
     "read",
     "read_private_key",
     "read_public_key",
     "receipt",
+    "replies_needed",
     "report_audit",
     "row_of",
     "shown_name",

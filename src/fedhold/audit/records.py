@@ -126,7 +126,7 @@ class RoundRecord:
     scale: float | None = None
     validation: Mapping[str, float | None] | None = None
     corrected: int = 0
-    guard: Mapping[str, Any] | None = None
+    guard: Mapping[str, float | str | Mapping[str, float | None] | None] | None = None
     diagnosis: str | None = None
     model: Mapping[str, str] | None = None
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import Any
@@ -19,7 +19,18 @@ from flwr.app import ArrayRecord, Message
 from numpy.typing import ArrayLike
 
 from fedhold.aggregation import aggregate
-from fedhold.audit import NodeRecord, RoundRecord, array_hash, certificate_of, row_of, with_reason
+from fedhold.audit import (
+    NodeRecord,
+    RoundRecord,
+    array_hash,
+    below_quorum,
+    certificate_of,
+    facts_of,
+    liars_feared,
+    replies_needed,
+    row_of,
+    with_reason,
+)
 from fedhold.errors import InfeasibleError
 from fedhold.flower.model import Model
 from fedhold.flower.state import State
@@ -100,15 +111,11 @@ class Rule:
 
     def feared(self, asked: int, nodes: int) -> int:
         """How many of the nodes asked may lie: as many of them as of all nodes there are. 0 where nobody said how many."""
-        return math.ceil((self.byzantine or 0) * asked / max(nodes, 1))
+        return liars_feared(self.byzantine, asked, nodes)
 
     def needed(self, asked: int, feared: int = 0) -> int:
-        """How many usable replies a round needs that asks so many nodes, f of whom are feared. The rule's bound holds besides.
-
-        Who is missing may be honest, so that all f may be among those who replied, and most of these must be honest: more than
-        2f. Where nobody is missing, a quorum has nothing to say.
-        """
-        return min(asked, max(math.floor(self.quorum * asked), 2 * feared) + 1)
+        """How many usable replies a round needs that asks so many nodes, f of whom are feared."""
+        return replies_needed(self.quorum, asked, feared)
 
     def check(self) -> None:
         """Raise the error that a round would raise for parameters out of range, by a call on made-up clients.
@@ -195,22 +202,17 @@ def aggregate_replies(
     """
     began, model = time.perf_counter(), opened.model
     good = [reply for reply in replies if reply.reason is None]
-    feared = 0  # of those whose replies are counted, so far
     quorum = {"asked": asked, "usable": len(good), "needed": rule.needed(asked)}
 
     def ended(clients: Mapping[int, Client], note: str | None, **facts: Any) -> RoundRecord:
         rows = [_row(reply, clients.get(reply.node)) for reply in replies]
         return replace(opened.record, nodes=(*opened.record.nodes, *rows), note=note, quorum=quorum, **facts)
 
-    def kept(note: str | None = None) -> Outcome:
-        few = (
-            f"{quorum['usable']} of {asked} nodes asked sent a usable reply, and the quorum is {quorum['needed']} (more than "
-            f"{rule.quorum:g} of them{f', and more than twice the liars feared, {feared}' if feared else ''})"
-        )
-        return Outcome(None, ended({}, note or few))
+    def kept(note: str) -> Outcome:
+        return Outcome(None, ended({}, note))
 
-    if quorum["usable"] < quorum["needed"]:
-        return kept()
+    if few := below_quorum(quorum, rule.quorum):
+        return kept(few)
     form = partial(model.update, whole=rule.takes_whole)
     # What was sent in place of an update is one of the f lies that the rule is told of: aggregate() rejects it as such.
     unusable = sum(reply.answered and reply.reason is not None for reply in replies)
@@ -244,29 +246,22 @@ def aggregate_replies(
     found = len(result.clients) - quorum["usable"]  # Whoever was rejected is one of the liars feared.
     feared = max(rule.feared(asked, opened.nodes) - found, 0)
     quorum["needed"] = rule.needed(asked, feared)
-    if quorum["usable"] < quorum["needed"]:
-        return kept()
+    if few := below_quorum(quorum, rule.quorum, feared):
+        return kept(few)
     moved = model.after(result.value, whole=rule.takes_whole)
     if moved is None:
         return kept("the aggregate is not finite")
     raised, corrected = positive_after(result, moved.arrays, [reply.arrays or {} for reply in good], model.arrays)
-    if result.guard is not None and result.guard.note:
-        log.warning("Round %d: %s", opened.record.round, result.guard.note)
     seconds = {"aggregation": time.perf_counter() - began}
     clients = dict(zip((reply.node for reply in good), result.clients[: len(good)], strict=True))
     record = ended(
         clients,
         None,
         outcome="aggregated",
-        converged=result.converged,
-        iterations=result.iterations,
         certificate=certificate_of(result, rule.byzantine, log) if rule.certify else None,
         seconds=seconds,
-        f=result.f,
         corrected=corrected,
-        scale=result.scale,
-        guard=None if result.guard is None else asdict(result.guard),
-        diagnosis=None if (groups := result.diagnosis) is None or not groups.differ else groups.text,
+        **facts_of(result),
     )
     rows = _with_cosines(record.nodes, good, clients, model, moved)
     return Outcome(Model(moved.arrays | raised), replace(record, nodes=rows))

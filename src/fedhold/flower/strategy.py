@@ -25,6 +25,7 @@ from fedhold.audit import (
     judge_round,
     log_rows,
     log_suspects,
+    objection,
     read,
     read_private_key,
     with_reason,
@@ -36,7 +37,7 @@ from fedhold.flower.quarantine import Quarantine, offenders
 from fedhold.flower.rounds import Outcome, Round, Rule, aggregate_replies, with_hashes
 from fedhold.flower.state import RobustResult, State, load, save
 from fedhold.flower.validation import Loss, Validation
-from fedhold.groups import Groups, Patterns, check_groups
+from fedhold.groups import Groups, Patterns, check_groups, check_scale
 from fedhold.kernels import one_blas_thread
 from fedhold.sampling import captured, told_risk
 from fedhold.spec import DEFAULT, parse
@@ -177,8 +178,8 @@ class RobustStrategy(FedAvg):
             memory=memory,
         )
         self.rule.check()
-        if memory and not self.rule.stages[-1].takes("scale"):
-            raise TypeError(f"{self.rule.stages[-1].name} remembers no scale. Leave out memory, or use huber.")
+        if memory:
+            check_scale(self.rule.stages[-1], "memory", groups, exclude)
         inside = None if self._inner is None else self._inner.name
         self._facts = {"rule": self.rule.name, "sample_cap": sample_cap, "around": inside}
         self._facts |= {"groups": getattr(groups, "__name__", str(groups)), "exclude": str(exclude)}
@@ -395,20 +396,14 @@ class RobustStrategy(FedAvg):
         used = {int(row.node): row.samples for row in rows if row.samples and row.status != "rejected"}
         averages, metrics = self._averaged(read, used, None, self.train_metrics_aggr_fn)
         made = self._next_model(current, outcome, math.fsum(used.values()), metrics)
-        corrected = outcome.record.corrected + made.corrected
         current.record = replace(
             outcome.record,
             outcome="kept" if made.model is None else "aggregated",
             note=made.note,
             nodes=tuple(with_reason(row, averages.reasons.get(int(row.node))) for row in rows),
             averages={"train": averages.plain},
-            corrected=corrected,
+            corrected=outcome.record.corrected + made.corrected,
         )
-        if corrected:
-            told = (
-                "Round %d: raised %d numbers that were negative or too small where clients' are not, such as variances"
-            )
-            log.warning(told, server_round, corrected)
         if self.audit is not None:
             current.record = with_hashes(current.record, read, current.model, made.model)
         if self.validation is not None:
@@ -442,13 +437,7 @@ class RobustStrategy(FedAvg):
 
     def _objection(self, model: Model) -> str | None:
         """Why the user's own test keeps a model from being adopted; None where it passes."""
-        if self.check_model is None:
-            return None
-        try:
-            passed = self.check_model(model.record())
-            return None if passed else f"the new model fails check_model, which returned {one_line(repr(passed))}"
-        except Exception as problem:  # a model that liars made may be one that the test cannot stand
-            return f"the new model fails check_model: {one_line(f'{type(problem).__name__}: {problem}')}"
+        return None if self.check_model is None else objection(self.check_model, model.record())
 
     def _leap(self, current: Round, moved: Model) -> str | None:
         """Why a round is held back that would move the model far beyond what recent rounds did; None where it is not.

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhold.kernels import Weights, between, to_host, weighted_median
+from fedhold.kernels import Weights, weighted_median
 from fedhold.sizes import COUNTED
-from fedhold.updates.files import StoredArray
+from fedhold.updates.files import part_of
 from fedhold.updates.structure import Path, count
 
 __all__ = ["Counters"]
@@ -42,7 +42,7 @@ class Counters:
         votes = np.ones(m) if weights is None or not weights.any() else weights
         found: list[list[NDArray[Any]]] = [[] for _ in self.paths]
         for pieces in self._batches():
-            rows = [np.stack([_part(array, low, high) for array in self.columns[k]]) for k, low, high in pieces]
+            rows = [np.stack([part_of(array, low, high) for array in self.columns[k]]) for k, low, high in pieces]
             medians = weighted_median(np.concatenate(rows, axis=1), votes)
             ends = np.cumsum([high - low for _, low, high in pieces])
             for (k, *_), part in zip(pieces, np.split(medians, ends[:-1]), strict=True):
@@ -62,12 +62,3 @@ class Counters:
                 batch.append((k, low, high))
                 width, last = width + high - low, dtypes
         yield batch
-
-
-def _part(array: Any, low: int, high: int) -> NDArray[Any]:
-    """Some numbers of an array, in its own dtype."""
-    if isinstance(array, StoredArray):
-        numbers = np.empty(high - low, array.dtype)
-        array.read(low, numbers)
-        return numbers
-    return to_host(between(array, low, high), None)

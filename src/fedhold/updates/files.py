@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fedhold.errors import listed, visible
-from fedhold.kernels import BFLOAT16, dtype_name, host, narrowed, to_host, widened
+from fedhold.kernels import BFLOAT16, between, dtype_name, host, narrowed, to_host, widened
 from fedhold.sizes import TILE
 from fedhold.storage import whole_file
 from fedhold.updates.mistakes import mistake
@@ -36,6 +36,7 @@ __all__ = [
     "open_update",
     "open_updates",
     "opened",
+    "part_of",
     "paths_of",
     "save_update",
     "without_damaged",
@@ -154,6 +155,15 @@ class StoredArray:
                 os.posix_fadvise(file.fileno(), offset + done, done, os.POSIX_FADV_WILLNEED)
         if self.on_read is not None:
             self.on_read(len(buffer))
+
+
+def part_of(array: Any, start: int, stop: int) -> NDArray[Any]:
+    """The numbers from start to stop of an array on disk or of any library, in its own dtype; bfloat16 as float32."""
+    if isinstance(array, StoredArray):
+        numbers = np.empty(stop - start, "float32" if array.code == "bfloat16" else array.dtype)
+        array.read(start, numbers)
+        return numbers
+    return to_host(host(between(array, start, stop)), None)
 
 
 @cache
