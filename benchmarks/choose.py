@@ -239,10 +239,8 @@ know which, and `fedhold.diagnose(updates)` says so: "The clients form 2 groups 
 the largest." Someone who knows can aggregate each group by itself. A server with 30 to 100 labelled samples can pass
 a guard, the loss of a model on each of them:
 
-```python
-result = aggregate(updates, guard=lambda value: losses_on_my_samples(model + value))
-result.guard        # Guarded(taken='near_mean', losses={...}, gain=0.21, error=0.04, note='')
-```
+    result = aggregate(updates, guard=lambda value: losses_on_my_samples(model + value))
+    result.guard        # Guarded(taken='near_mean', losses={...}, gain=0.21, error=0.04, note='')
 
 The candidates are the rule, huber and nearly the mean (huber with kappa 3), the last two kept within s, the median
 distance, of the Huber centre with equal votes. A looser one is taken if its loss is lower by two standard errors of

@@ -99,7 +99,7 @@ def test_moved_is_measured_from_the_huber_aggregate_that_the_proof_is_about():
     assert example.moved(default.result) <= default.result.certificate.radius(0) / example.spread * (1 + 1e-6)
 
 
-COMMANDS = "aggregate, arena, demo, init, list, report, reproduce, round, run, watch"
+COMMANDS = "aggregate, arena, demo, init, list, receipt, report, reproduce, round, run, verify, watch"
 LISTED_NAMES = (*RULES, *MIXINGS, *THRESHOLDS, *ATTACKS, *DATA, *MODELS, *PARTITIONS)
 
 
@@ -165,7 +165,7 @@ def test_help_is_whole(name):
 @pytest.mark.parametrize(
     ("line", "completed"),
     [
-        ("fedhold re", ["reproduce", "report"]),
+        ("fedhold re", ["receipt", "report", "reproduce"]),
         ("fedhold aggregate --s", ["--samples", "--seed"]),
         ("fedhold list tri", ["trimmed_mean", "trimmed_mean_attack"]),
         ("fedhold run examples/gr", ["file", "examples/gr"]),

@@ -247,6 +247,8 @@ OPTIONS = {
         "data d": [*NUMBERS, *FRACTIONS, "-1"],
         "keep_weights": [*NUMBERS, *FRACTIONS, "2"],
         "root": [*NUMBERS, *FRACTIONS, "0", "-1"],
+        "guard": [*NUMBERS, *FRACTIONS, "0", "-1"],
+        "memory": [*NUMBERS, "2"],
     },
     ("heterogeneous", "huber", "sign_flip", "balanced"): {"data variance": NUMBERS, "data factor": NUMBERS},
     ("mnist", "huber", "sign_flip", "dirichlet"): {"data hidden": [*NUMBERS, *FRACTIONS], "partition alpha": NUMBERS},

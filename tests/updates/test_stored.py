@@ -595,9 +595,10 @@ def test_command_when_the_disk_is_full(tmp_path, monkeypatch):
     assert not (tmp_path / "out.npy").exists()
 
 
-def test_samples_that_are_no_numbers_are_the_clients_affair(tmp_path):
+def test_samples_that_are_no_numbers_are_an_error_at_once(tmp_path):
     (tmp_path / "samples.csv").write_text("a.npy,many\nb.npy,3\n")
-    assert read_samples(tmp_path / "samples.csv", ["a.npy", "b.npy"]) == ["many", 3.0]
+    with pytest.raises(ValueError, match="the n_i of a.npy"):
+        read_samples(tmp_path / "samples.csv", ["a.npy", "b.npy"])
 
 
 @pytest.mark.parametrize(("patience", "shown"), [(0.0, True), (60.0, False)])

@@ -108,6 +108,8 @@ class TrainingSettings:
         ):
             if (value := getattr(self, name)) is not None:
                 integer(value, name, at_least=least)
+        if not isinstance(self.memory, bool):
+            raise TypeError(f"memory must be true or false, got {self.memory!r}. Pass True, or leave it out.")
         usual = positive(self.momentum, "momentum", zero=True) < 1
         require(usual, "federate", needs="0 <= momentum < 1", remedy="Usual is 0.9.", momentum=self.momentum)
         part, remedy = positive(self.participation, "participation") <= 1, "1 asks all."

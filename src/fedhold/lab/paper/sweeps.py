@@ -145,7 +145,7 @@ def trained(effort: Effort) -> tuple[Sweep, ...]:
     paper = {PAPER_T: "huber(threshold={T})", AUTOMATIC_T: "huber"}
     methods = {NAMES[label]: spec for label, spec in {**SPECS, **paper}.items()} | {THE_DEFAULT: DEFAULT}
     known = {*(spec.partition("(")[0] for spec in methods.values()), *LEFT_OUT}
-    rules = {spec.partition("(")[0]: spec for spec in Arena.registered().rules if "|" not in spec}
+    rules = {spec.partition("(")[0]: spec for spec in Arena.registered().rules if not {"|", "+"} & set(spec)}
     others = {DEFAULT: DEFAULT, **{name: spec for name, spec in rules.items() if name not in known}}
     error = "Final error against epsilon, the worst of the paper's four attacks"
     accuracy = "final accuracy against epsilon, the worse of KA and TMA"
