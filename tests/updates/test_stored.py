@@ -597,7 +597,7 @@ def test_command_when_the_disk_is_full(tmp_path, monkeypatch):
 
 def test_samples_that_are_no_numbers_are_an_error_at_once(tmp_path):
     (tmp_path / "samples.csv").write_text("a.npy,many\nb.npy,3\n")
-    with pytest.raises(ValueError, match="the n_i of a.npy"):
+    with pytest.raises(ValueError, match=r"the n_i of a\.npy"):
         read_samples(tmp_path / "samples.csv", ["a.npy", "b.npy"])
 
 
