@@ -143,6 +143,13 @@ def _is_suspect(held: int, asked: int, quarantined: int) -> bool:
 
 def judge_round(record: RoundRecord) -> dict[str, Seen]:
     """What became of every node with a row in the round, in the order of the rows."""
+    known: dict[str, Seen] | None = vars(record).get("_judged")
+    if known is None:  # A page asks several times, and a round may have 100,000 nodes.
+        known = vars(record)["_judged"] = _judged(record)
+    return known
+
+
+def _judged(record: RoundRecord) -> dict[str, Seen]:
     rows: dict[str, dict[str, NodeRecord]] = {}
     for row in record.nodes:
         rows.setdefault(row.node, {})[row.phase] = row
@@ -153,7 +160,8 @@ def judge_round(record: RoundRecord) -> dict[str, Seen]:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # whoever writes the file chooses the numbers
         held = held_down(weights, samples)
         parts = np.clip(weights / (samples / samples.sum()), 0.0, LARGEST)
-    low = {row.node for row, is_low in zip(weighed, held, strict=True) if is_low and not _along(row, admitted)}
+    usual = statistics.median([number for row in admitted if (number := number_of(row.cosine)) is not None] or [0.0])
+    low = {row.node for row, is_low in zip(weighed, held, strict=True) if is_low and not _along(row, usual)}
     shares = {row.node: number_of(part) for row, part in zip(weighed, parts.tolist(), strict=True)}
     judged = {}
     for node, phases in rows.items():
@@ -174,10 +182,12 @@ def judge_round(record: RoundRecord) -> dict[str, Seen]:
     return judged
 
 
-def _along(row: NodeRecord, admitted: Sequence[NodeRecord]) -> bool:
-    """Whether the update of a node points the way of the others, as far as that was measured and there is such a way."""
-    cosines = [number for one in admitted if (number := number_of(one.cosine)) is not None]
-    own, usual = number_of(row.cosine), statistics.median(cosines or [0.0])
+def _along(row: NodeRecord, usual: float) -> bool:
+    """Whether the update of a node points the way of the others, as far as that was measured and there is such a way.
+
+    usual  the median of the round's cosines; 0 where none was measured
+    """
+    own = number_of(row.cosine)
     return own is not None and usual > 0 and own >= LOW * usual
 
 
