@@ -114,3 +114,8 @@ def test_the_scale_is_remembered_across_a_resumption(tmp_path):
 def test_a_rule_without_a_scale_has_no_memory():
     with pytest.raises(TypeError, match="median remembers no scale"):
         RobustStrategy("median", memory=True)
+
+
+def test_groups_have_no_scale_to_remember():
+    with pytest.raises(TypeError, match="memory is about one geometry, and groups have one each"):
+        RobustStrategy("huber", memory=True, exclude="head.*")

@@ -258,7 +258,6 @@ def _fits(value: object, hint: Any) -> bool:
                 isinstance(value, list)
                 and all(isinstance(part, str | bool | None) or _fits(part, float) for part in value)
             )
-            or (isinstance(value, dict) and all(_fits(part, float) for part in value.values()))
         )
     if isinstance(hint, UnionType):
         return any(_fits(value, part) for part in get_args(hint))
