@@ -26,7 +26,7 @@ DEPLOY = Path(__file__).parents[2] / "docs" / "deploy.md"
 
 def run(strategy, bad=None, rounds=ROUNDS, arrays=None, **more):
     grid = LocalGrid(client_app(), M, bad)
-    return strategy.start(grid, arrays or model(), num_rounds=rounds, timeout=0.02, **more)
+    return strategy.start(grid, arrays or model(), num_rounds=rounds, timeout=0.25, **more)
 
 
 def same(one, other):
@@ -133,7 +133,7 @@ def test_numbers_that_are_not_finite_keep_the_model_and_are_forgotten(tmp_path):
     strategy = RobustStrategy("mean", sample_cap=None, around=FedAdam(), audit=tmp_path / "a")
     huge = with_arrays(lambda a: {"w": a["w"] + np.float32(1e38)})  # its square is beyond float32
     grid = LocalGrid(client_app(), M, {0: lambda m, h: huge(m, h) if m.content["config"]["server-round"] == 2 else h})
-    result = strategy.start(grid, model(), num_rounds=3, timeout=0.02)
+    result = strategy.start(grid, model(), num_rounds=3, timeout=0.25)
     records = read(tmp_path / "a")
     assert [record.outcome for record in records] == ["aggregated", "kept", "aggregated"]
     assert records[1].note == "FedAdam made numbers that are not finite of the aggregate"

@@ -19,7 +19,7 @@ M = 10
 
 def run(bad, tmp_path, **more):
     strategy = RobustStrategy(audit=tmp_path / "a", **more)
-    result = strategy.start(LocalGrid(client_app(), M, bad), model(), num_rounds=1, timeout=0.02)
+    result = strategy.start(LocalGrid(client_app(), M, bad), model(), num_rounds=1, timeout=0.25)
     return result, read(tmp_path / "a")[0]
 
 

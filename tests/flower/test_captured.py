@@ -28,7 +28,7 @@ def waiting_grid():
 
 def run(grid, rounds=12, seed=0, **more):
     strategy = RobustStrategy(fraction_train=0.5, fraction_evaluate=0.0, seed=seed, **more)
-    return strategy.start(grid, model(), num_rounds=rounds, timeout=0.02)
+    return strategy.start(grid, model(), num_rounds=rounds, timeout=0.25)
 
 
 def rounds_captured(grid):
@@ -86,8 +86,8 @@ def test_where_no_sample_can_be_captured_nothing_is_held_back():
 def test_what_was_held_back_is_in_the_checkpoint(tmp_path):
     more = {"byzantine": LIARS, "checkpoint": tmp_path, "fraction_train": 0.5, "fraction_evaluate": 0.0, "seed": 0}
     grid = jumps(5)
-    assert RobustStrategy(**more).start(grid, model(), num_rounds=5, timeout=0.02).records[-1].outcome == "kept"
-    result = RobustStrategy(**more).resume(grid, num_rounds=6, timeout=0.02)
+    assert RobustStrategy(**more).start(grid, model(), num_rounds=5, timeout=0.25).records[-1].outcome == "kept"
+    result = RobustStrategy(**more).resume(grid, num_rounds=6, timeout=0.25)
     whole = run(jumps(5), rounds=6, byzantine=LIARS)
     assert result.records[-1].outcome == "aggregated"
     np.testing.assert_array_equal(result.arrays["w"].numpy(), whole.arrays["w"].numpy())

@@ -20,7 +20,7 @@ def losses(target, seed=0):
 
 def run(strategy, rounds=1):
     grid = LocalGrid(client_app(), M, dict.fromkeys(range(5), ABOVE))
-    return strategy.start(grid, model(), num_rounds=rounds, timeout=0.02)
+    return strategy.start(grid, model(), num_rounds=rounds, timeout=0.25)
 
 
 def test_the_samples_decide_and_the_audit_says_so(tmp_path):

@@ -17,7 +17,7 @@ FAR = with_arrays(lambda a: {"w": a["w"] - 50})
 
 
 def run(strategy, grid, rounds):
-    return strategy.start(grid, model(), num_rounds=rounds, timeout=0.02)
+    return strategy.start(grid, model(), num_rounds=rounds, timeout=0.25)
 
 
 def test_quarantine_leaves_offenders_out(tmp_path):
@@ -100,7 +100,7 @@ def test_who_is_cut_off_has_not_offended():
     cut = dict.fromkeys(range(9), lambda *_: SILENT)
     grid = LocalGrid(client_app(), 20, cut)
     strategy = RobustStrategy(quarantine=Quarantine(), checkpoint=None, fraction_evaluate=0.0)
-    strategy.start(grid, model(), num_rounds=4, timeout=0.02)
+    strategy.start(grid, model(), num_rounds=4, timeout=0.25)
     assert [len(who) for _, _, who in grid.asked] == 4 * [20]
 
 

@@ -22,7 +22,7 @@ def silent(*_):
 def run(bad, tmp_path, rule="huber", **more):
     """The model after one round of ten nodes, and the record of the round."""
     strategy = RobustStrategy(rule, audit=tmp_path / "audit.jsonl", fraction_evaluate=0.0, **more)
-    result = strategy.start(LocalGrid(client_app(), M, bad), model(), num_rounds=1, timeout=0.02)
+    result = strategy.start(LocalGrid(client_app(), M, bad), model(), num_rounds=1, timeout=0.25)
     return result.arrays["w"].numpy(), read(tmp_path / "audit.jsonl")[0]
 
 
@@ -141,7 +141,7 @@ def test_the_run_says_at_its_start_how_likely_a_captured_sample_is(caplog):
         caplog.clear()
         with caplog.at_level(logging.INFO, "flwr"):
             strategy = RobustStrategy(fraction_evaluate=0.0, min_available_nodes=1, **more)
-            strategy.start(LocalGrid(client_app(), M), model(), num_rounds=2, timeout=0.02)
+            strategy.start(LocalGrid(client_app(), M), model(), num_rounds=2, timeout=0.25)
         return [(one.levelno, one.getMessage()) for one in caplog.records if "of a sample lie" in one.getMessage()]
 
     ((level, line),) = told(byzantine=3, fraction_train=0.5)

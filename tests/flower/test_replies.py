@@ -34,7 +34,7 @@ def trained(rule, tmp_path, bad, m=M, **more):
     """The model after a round, and the audit of it."""
     audit = tmp_path / "audit.jsonl"
     strategy = RobustStrategy(rule, audit=audit, fraction_evaluate=0.0, **more)
-    result = strategy.start(LocalGrid(client_app(), m, bad), model(), num_rounds=1, timeout=0.02)
+    result = strategy.start(LocalGrid(client_app(), m, bad), model(), num_rounds=1, timeout=0.25)
     return numbers(result.arrays), read(audit)[0]
 
 
@@ -133,7 +133,7 @@ def test_a_hostile_evaluation_neither_ends_the_run_nor_enters_the_averages(name,
     reply, reason = BAD_METRICS[name]
     bad = dict.fromkeys(liars, only_in("evaluate", reply))
     strategy = RobustStrategy(audit=tmp_path / "audit.jsonl")
-    result = strategy.start(LocalGrid(client_app(), M, bad), model(), num_rounds=1, timeout=0.02)
+    result = strategy.start(LocalGrid(client_app(), M, bad), model(), num_rounds=1, timeout=0.25)
     loss = float(np.abs(result.arrays["w"].numpy() - 1).mean())
     assert result.evaluate_metrics_clientapp[1]["loss"] == pytest.approx(loss)
     assert result.evaluate_metrics_clientapp[1]["per-class"] == pytest.approx([0.5, 0.25])

@@ -35,7 +35,7 @@ FAR = with_arrays(lambda a: {"w": a["w"] - 50})
 
 def run(strategy, grid=None, arrays=None, rounds=1, **more):
     return strategy.start(
-        grid or LocalGrid(client_app(), M), arrays or model(), num_rounds=rounds, timeout=0.02, **more
+        grid or LocalGrid(client_app(), M), arrays or model(), num_rounds=rounds, timeout=0.25, **more
     )
 
 

@@ -26,7 +26,7 @@ def times(factor, **claims):
 
 def run(bad, rounds=4, rule="spectral_huber", **settings):
     strategy = RobustStrategy(rule, fraction_evaluate=0.0, **settings)
-    return strategy.start(LocalGrid(client_app(), M, bad), model(20), num_rounds=rounds, timeout=0.02)
+    return strategy.start(LocalGrid(client_app(), M, bad), model(20), num_rounds=rounds, timeout=0.25)
 
 
 @pytest.mark.parametrize("rule", ["huber", "spectral_huber"])
@@ -103,9 +103,9 @@ def test_the_scale_is_remembered_across_a_resumption(tmp_path):
         return RobustStrategy("huber", fraction_evaluate=0.0, memory=True, checkpoint=folder, seed=0)
 
     grid = LocalGrid(client_app(), M)
-    whole = strategy(tmp_path / "whole").start(grid, model(), num_rounds=4, timeout=0.02)
-    strategy(tmp_path / "parts").start(LocalGrid(client_app(), M), model(), num_rounds=2, timeout=0.02)
-    resumed = strategy(tmp_path / "parts").resume(LocalGrid(client_app(), M), num_rounds=4, timeout=0.02)
+    whole = strategy(tmp_path / "whole").start(grid, model(), num_rounds=4, timeout=0.25)
+    strategy(tmp_path / "parts").start(LocalGrid(client_app(), M), model(), num_rounds=2, timeout=0.25)
+    resumed = strategy(tmp_path / "parts").resume(LocalGrid(client_app(), M), num_rounds=4, timeout=0.25)
     assert (resumed.arrays["w"].numpy() == whole.arrays["w"].numpy()).all()
     scales = [record.scale for record in whole.records]
     assert all(later >= 0.97 * before * 0.999 for before, later in pairwise(scales))

@@ -21,7 +21,7 @@ def loss(arrays):
 
 
 def run(strategy, bad=None, rounds=3):
-    return strategy.start(LocalGrid(client_app(), M, bad), model(), num_rounds=rounds, timeout=0.02)
+    return strategy.start(LocalGrid(client_app(), M, bad), model(), num_rounds=rounds, timeout=0.25)
 
 
 def effects(record):
@@ -124,5 +124,5 @@ def test_functions_of_the_server_get_one_thread_of_blas():
     with threadpool_limits(2, "blas"):
         strategy = RobustStrategy(validate=threads, fraction_evaluate=0.0)
         grid = LocalGrid(client_app(), M)
-        strategy.start(grid, model(), num_rounds=1, timeout=0.02, evaluate_fn=lambda *_: MetricRecord({"x": threads()}))
+        strategy.start(grid, model(), num_rounds=1, timeout=0.25, evaluate_fn=lambda *_: MetricRecord({"x": threads()}))
     assert set(seen) == {1}

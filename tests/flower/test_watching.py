@@ -19,7 +19,7 @@ NAN = with_arrays(lambda a: {"w": a["w"] * np.nan})
 
 
 def run(strategy, bad=None, rounds=3, m=M):
-    return strategy.start(LocalGrid(client_app(), m, bad), model(), num_rounds=rounds, timeout=0.02)
+    return strategy.start(LocalGrid(client_app(), m, bad), model(), num_rounds=rounds, timeout=0.25)
 
 
 @pytest.fixture
@@ -124,8 +124,8 @@ def test_a_name_is_known_in_rounds_in_which_the_node_says_nothing(tmp_path, log)
         return RobustStrategy(audit=tmp_path / "a", checkpoint=tmp_path / "c", fraction_evaluate=0.0)
 
     grid = LocalGrid(client_app(), M, {0: sometimes})
-    strategy().start(grid, model(), num_rounds=2, timeout=0.02)
-    strategy().resume(grid, num_rounds=3, timeout=0.02)
+    strategy().start(grid, model(), num_rounds=2, timeout=0.25)
+    strategy().resume(grid, num_rounds=3, timeout=0.25)
     assert [record.nodes[0].name for record in read(tmp_path / "a")] == 3 * ["north"]
     assert [record.nodes[0].status for record in read(tmp_path / "a")][1:] == 2 * ["rejected"]
     (told,) = [line for line in log.messages if line.startswith("Round 3: ") and "suspects so far" in line]
