@@ -41,6 +41,7 @@ from fedhold.result import Client
 from fedhold.spec import Stage
 from fedhold.transport import Arrays, Reply
 
+LEFT = 1e-4  # of a sum of squares, below which a difference of float32 products means nothing
 MAX_TRIED = 1000  # a rule that needs more clients is not tried before the run: that would take too long
 
 log = logging.getLogger("flwr")  # our lines appear among Flower's own
@@ -275,21 +276,25 @@ def _product(one: Arrays, two: Arrays) -> np.float64:
 def _with_cosines(
     rows: Sequence[NodeRecord], replies: Sequence[Reply], clients: Mapping[int, Client], model: Model, moved: Model
 ) -> tuple[NodeRecord, ...]:
-    """The rows with the cosines between each admitted node's update and the aggregate of the others.
+    """The rows with the cosines between each admitted node's update u and the aggregate of the others, a - w u.
 
-    Only where a node has little weight: otherwise nobody asks for them, and they take a pass over the replies.
+    <u, a - w u> = <u, a> - w |u|^2, and |a - w u|^2 = |a|^2 - 2 w <u, a> + w^2 |u|^2. Only where a node has little weight:
+    otherwise nobody asks for them, and they take a pass over the replies.
     """
     admitted = [one for one in replies if clients[one.node].status != "rejected"]
     weights = np.array([clients[one.node].weight for one in admitted], np.float64)
     if not held_down(weights, np.array([clients[one.node].samples for one in admitted])).any():
         return tuple(rows)
     cosines, whole = dict[str, float](), moved.minus(model)
+    size = _product(whole, whole)
     for reply, weight in zip(admitted, weights.tolist(), strict=True):
         own = model.like(reply.arrays or {}).minus(model)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            others = {key: whole[key] - weight * part for key, part in own.items()}
-            cosine = float(_product(own, others) / np.sqrt(_product(own, own)) / np.sqrt(_product(others, others)))
-        if math.isfinite(cosine):
+            square, along = _product(own, own), _product(own, whole)
+            others = size - 2 * weight * along + weight**2 * square
+            cosine = float((along - weight * square) / np.sqrt(square) / np.sqrt(others))
+        # Where the node is nearly all of the aggregate, what is left of the others is rounding.
+        if others > LEFT * (size + weight**2 * square) and math.isfinite(cosine):
             cosines[str(reply.node)] = cosine
     return tuple(replace(row, cosine=cosines.get(row.node)) for row in rows)
 
